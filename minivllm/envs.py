@@ -13,7 +13,7 @@ _TABLE: dict[str, tuple[str, str]] = {
         "least important line that is logged: DEBUG, INFO, WARNING, ERROR or CRITICAL",
     ),
     "MINIVLLM_LOG_STATS_INTERVAL": ("10", "seconds between two lines of engine statistics"),
-    "MINIVLLM_CACHE_ROOT": ("~/.cache/minivllm", "cache directory, for files that can be deleted"),
+    "MINIVLLM_CACHE_ROOT": ("~/.cache/minivllm", "pulled models, and what else can be deleted"),
     "MINIVLLM_PP_LAYER_PARTITION": ("", 'layers of each pipeline stage: "3,2"; "": equal'),
     "MINIVLLM_CPU_KVCACHE_SPACE": ("1", "GiB of memory for the KV cache when the device is a CPU"),
     "MINIVLLM_API_KEY": ("", "a key that the server wants under /v1, as --api-key"),

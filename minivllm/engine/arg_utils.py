@@ -75,7 +75,7 @@ class EngineArgs:
         ValueError: for an unknown name or a value outside its range, naming both.
     """
 
-    model: str | None = None  # a directory, GGUF file or hub's name; None: this package's model
+    model: str | None = None  # a directory, GGUF file, hub's or pulled name; None: the embedded one
     revision: str | None = None  # which version of the hub's model; None: its default
     tokenizer: str | None = None  # a directory or name of the tokenizer's own; None: the model's
     tokenizer_revision: str | None = None  # as for the model

@@ -34,7 +34,8 @@ class LLM(PoolingMixin):
     """Offline inference: a model and the engine that runs it.
 
     Args:
-        model: a Hugging Face directory; None for the small chat model that ships with minivllm.
+        model: a Hugging Face directory, a GGUF file, the name of a pulled model or of a hub's; None
+            for the small chat model that ships with minivllm.
         **kwargs: any field of ``EngineArgs``; the names and defaults are vLLM's.
 
     Raises:

@@ -9,7 +9,7 @@ from minivllm.sampling_params import SamplingParams
 from minivllm.utils.numba_support import numba_obstacle
 from minivllm.utils.validation import check
 
-_LENGTHS = (5, 272)  # of prompts: a few rows, and so many that what sequences share is shared
+_LENGTHS = (5, 272)  # of prompts: one of a few rows; one worth reading once for all
 _NUM_SAMPLES = 16  # of the long one
 
 

@@ -48,7 +48,7 @@ class PackedModel:
 
     @property
     def folder(self) -> Path:
-        """Where it is kept, in the cache folder."""
+        """Folder of its files, in the cache folder."""
         return envs.cache_root() / "models" / self.name
 
     @property

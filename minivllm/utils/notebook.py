@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 
@@ -14,7 +15,7 @@ def show_until_the_cell_ends(line: str) -> None:
     cell it goes, and what is saved is an empty output.
     """
     ipython = sys.modules.get("IPython")
-    shell = None if ipython is None else ipython.get_ipython()
+    shell: Any = None if ipython is None else ipython.get_ipython()
     if getattr(shell, "kernel", None) is None:  # no IPython, or one in a terminal
         return
     try:

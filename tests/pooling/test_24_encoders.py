@@ -1,9 +1,11 @@
 """Encoders: attention to the whole of a sequence, without a cache; BERT and its kin."""
 
+import logging
 from functools import partial
 
 import pytest
 import torch
+import transformers
 from helpers import examples, make_llm
 from hypothesis import given
 from hypothesis import strategies as st
@@ -28,6 +30,7 @@ from minivllm.attention.metadata import AttentionMetadata
 from minivllm.attention.selector import make_backend
 from minivllm.pooling_params import PoolingParams
 from minivllm.trace.records import BlocksAllocated, BlocksShared
+from minivllm.worker import worker
 
 CPU = torch.device("cpu")
 FOR_A_CPU = ["paged_torch", "paged_numba", "reference"]
@@ -111,6 +114,21 @@ def test_an_encoder_embeds_by_its_first_token(tmp_path, family, backend):
     assert llm.trace.num_steps < len(PROMPTS)
     assert not [*llm.trace.of(BlocksAllocated), *llm.trace.of(BlocksShared)]
     assert not llm.llm_engine.vllm_config.cache_config.enable_prefix_caching
+
+
+def test_the_log_tells_no_room_in_a_kv_cache_that_is_not_there(tmp_path, caplog, monkeypatch):
+    """Nor what transformers thinks of a config.json without a dtype."""
+    save(make_model("Bert"), tmp_path, dtype=None)
+    transformers.utils.logging.warning_once.cache_clear()
+    for name in ("minivllm", "transformers"):
+        monkeypatch.setattr(logging.getLogger(name), "propagate", True)
+    with caplog.at_level("INFO", logger=worker.logger.name):
+        make_llm(tmp_path, max_num_batched_tokens=300, max_num_seqs=7)
+    (line,) = {line for line in caplog.messages if "KV cache" in line}
+    assert line.startswith("No KV cache: an encoder computes a text in one step; a step has up to")
+    assert line.endswith("300 tokens of up to 7 texts.")
+    assert not [line for line in caplog.messages if "blocks" in line or "concurrency" in line]
+    assert not [line for line in caplog.messages if "deprecated" in line]
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])

@@ -10,8 +10,10 @@ import pytest
 import torch
 import transformers
 from safetensors.torch import load_file, save_file
+from typer.testing import CliRunner
 
 from minivllm import LLM, EngineArgs, LLMEngine, SamplingParams
+from minivllm.cli import app
 from minivllm.models.hub import model_directory, tokenizer_directory
 from minivllm.models.loader import load_config, load_model
 
@@ -332,6 +334,16 @@ def test_a_name_is_downloaded_and_runs(hub):
     assert set(hub.calls) == {("some/model", "v2", "/downloads")}
     params = SamplingParams(temperature=0, max_tokens=2, ignore_eos=True)
     assert len(llm.generate("Hi", params, use_tqdm=False)[0].outputs[0].token_ids) == 2
+
+
+def test_a_model_of_a_hub_is_talked_with(hub):
+    result = CliRunner().invoke(app, ["chat", "some/model", "--quick", "Hi", "--max-tokens", "3"])
+    assert result.exit_code == 0, result.output
+    assert result.stdout.strip()
+    assert {name for name, _, _ in hub.calls} == {"some/model"}
+    result = CliRunner().invoke(app, ["chat", "other/model", "--quick", "Hi"])
+    assert result.exit_code == 2
+    assert "the Hugging Face hub does not give it: 404: no such repository" in result.stderr
 
 
 def test_bins_are_downloaded_only_where_there_are_no_safetensors(hub, tiny_chat, tmp_path):

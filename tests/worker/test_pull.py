@@ -85,7 +85,7 @@ class Index:
         self._monkeypatch.setenv("PIP_FIND_LINKS", str(self.wheels / "nowhere"))
 
     def kept(self):
-        """What is in the cache, but for locks."""
+        """Names of the files in the cache, but for locks."""
         found = self.cache.rglob("*") if self.cache.is_dir() else []
         return sorted(
             str(path.relative_to(self.cache / "models"))
