@@ -111,12 +111,15 @@ def test_a_json_schema(client):
 )
 def test_a_tool_call(choice, client):
     text = "What is the weather in Paris, in celsius?"
-    chat = ask(client, text, tools=[WEATHER], tool_choice=choice, max_tokens=120)
-    (call,) = chat.choices[0].message.tool_calls
-    assert call.function.name == "get_weather"
-    arguments = json.loads(call.function.arguments)
-    assert set(arguments) == {"city", "unit"}
-    assert arguments["unit"] in ("celsius", "fahrenheit")
+    chat = ask(client, text, tools=[WEATHER], tool_choice=choice, max_tokens=400)
+    assert chat.choices[0].finish_reason != "length"
+    calls = chat.choices[0].message.tool_calls  # "required" lets the model make several
+    for call in calls:
+        assert call.function.name == "get_weather"
+        arguments = json.loads(call.function.arguments)
+        assert set(arguments) == {"city", "unit"}
+        assert arguments["unit"] in ("celsius", "fahrenheit")
+    assert len(calls) == 1 or choice == "required"
 
 
 @pytest.mark.parametrize("saying", SAYINGS)
