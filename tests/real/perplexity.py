@@ -16,11 +16,10 @@ CACHES = {  # name in the recorded table -> arguments, and the most times float3
     "fp8": ({"kv_cache_dtype": "fp8"}, 1.05),
     "fp8_e5m2": ({"kv_cache_dtype": "fp8_e5m2"}, math.inf),  # only recorded
 }
-WEIGHTS = {  # of the command
-    "int8": ("rtn", 8), "int4": ("rtn", 4), "GPTQ": ("gptq", 4), "AWQ": ("awq", 4),
+WEIGHTS = {  # of the command: method, bits, texts for calibration
+    "int8": ("rtn", 8, 1), "int4": ("rtn", 4, 1), "GPTQ": ("gptq", 4, 32), "AWQ": ("awq", 4, 2),
 }  # fmt: skip
 GROUP = 64  # divides the model's widths, 576 and 1536
-NUM_TEXTS = 8  # for calibration
 
 
 def read_text():
@@ -41,8 +40,8 @@ def perplexity(model, **kwargs):
 
 def quantize(source: Path, target: Path, name: str) -> None:
     """Run the command, as a row of WEIGHTS says."""
-    method, bits = WEIGHTS[name]
+    method, bits, num_texts = WEIGHTS[name]
     words = ["quantize", str(source), str(target), "--method", method, "--bits", str(bits)]
-    words += ["--group", str(GROUP), "--num-texts", str(NUM_TEXTS)]
+    words += ["--group", str(GROUP), "--num-texts", str(num_texts)]
     done = CliRunner().invoke(app, words)
     assert done.exit_code == 0, done.output
