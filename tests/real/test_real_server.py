@@ -46,7 +46,8 @@ SAYINGS = ["你好,世界!🙂", "👩‍💻🏽 émoji 🇫🇷 — 漢字か�
 def client(smollm2):
     words = ("--dtype", "float32", "--max-model-len", "2048", "--block-size", str(BLOCK_SIZE),
              "--served-model-name", "smollm2", "--enable-prompt-tokens-details",
-             "--enable-auto-tool-choice", "--tool-call-parser", "hermes")  # fmt: skip
+             "--enable-auto-tool-choice", "--tool-call-parser", "hermes",
+             "--tool-strict-level", "parameter")  # fmt: skip
     with (
         serving(str(smollm2), *words) as server,
         openai.OpenAI(api_key="EMPTY", base_url=f"{server.url}/v1", timeout=300) as client,
