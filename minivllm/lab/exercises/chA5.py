@@ -131,7 +131,7 @@ def room(rng: Random) -> FunctionExercise:
     """Tokens whose K and V fit beside a model's weights."""
     return FunctionExercise(
         "A laptop has this many gigabytes (10**9 bytes) free. The model has this many parameters, "
-        "of so many bits each (scales included, so the bits may have a half), and needs kv_bytes "
+        "each of this many bits (scales included, so the bits may have a half), and needs kv_bytes "
         "bytes of K and V for each token. Leave one gigabyte for Python, torch and a step's "
         "activations. Write room(gigabytes, parameters, bits, kv_bytes): how many whole tokens "
         "fit; 0 if not even the weights do.",
