@@ -33,6 +33,7 @@ COLUMNS = (
         "Kernels": ("09", "10", "11"),
         "Machines": ("A1", "A2", "A3"),
         "Several devices": ("20",),
+        "Real weights": ("A5",),
     },
 )
 TRACK_COLOURS = {"90 minutes": FULL_ORANGE, "systems": FULL_BLUE, "kernels": FULL_GREEN}

@@ -36,6 +36,7 @@ from minivllm.lab.exercises import (
     chA2,
     chA3,
     chA4,
+    chA5,
     labs,
 )
 from minivllm.lab.exercises.exercise import ask, points
@@ -47,5 +48,5 @@ __all__ = [
     "ask", "ch00", "ch01", "ch02", "ch03", "ch04", "ch04b", "ch05", "ch06", "ch06b", "ch07", "ch08",
     "ch08b", "ch09", "ch10", "ch11", "ch12", "ch13", "ch13b", "ch14", "ch14b", "ch15", "ch16",
     "ch17", "ch18", "ch19", "ch20", "ch21", "ch21b", "ch22", "ch24", "ch26", "chA1", "chA2", "chA3",
-    "chA4", "labs", "lesson_table", "make_request", "points", "quiz",
+    "chA4", "chA5", "labs", "lesson_table", "make_request", "points", "quiz",
 ]  # fmt: skip

@@ -1,6 +1,7 @@
 """Run notebooks from a fresh kernel and write their outputs back: ``python notebooks/execute.py``.
 
-Without arguments all of them. A change of picture then is one command and a readable diff.
+Without arguments all of them. A change of picture then is one command and a readable diff. Cells
+that need a model that is not here keep the outputs that they have: see ``needs_real.py``.
 """
 
 import os
@@ -11,14 +12,20 @@ import nbformat
 from nbclient import NotebookClient
 
 HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE))
+import needs_real  # noqa: E402
+
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 
 
 def execute(path: Path) -> None:
     """Execute one notebook in place; raises at the first cell that fails."""
     notebook = nbformat.read(path, as_version=4)
-    for cell in notebook.cells:
+    kept = {}
+    for i, cell in enumerate(notebook.cells):
         if cell.cell_type == "code":
+            if needs_real.is_tagged(cell) and needs_real.missing() is not None:
+                kept[i] = cell.outputs
             cell.outputs, cell.execution_count = [], None
     client = NotebookClient(
         notebook,
@@ -30,6 +37,8 @@ def execute(path: Path) -> None:
         coalesce_streams=True,
     )
     client.execute()
+    for i, outputs in kept.items():
+        notebook.cells[i].outputs = outputs
     for cell in notebook.cells:
         for output in cell.get("outputs", []):
             output.get("data", {}).pop(WIDGET_VIEW, None)  # nothing is live in a file
