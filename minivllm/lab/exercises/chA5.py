@@ -78,9 +78,9 @@ def hits(rng: Random) -> Exercise:
         "was drawn last did not.",
         _solve_hits,
         "Each turn of a chat adds this many tokens of a question, the template's words included, "
-        "and then this many of the answer. The next turn sends all of it again. Nothing else is asked, "
-        "and the pool is large. How many tokens does each turn find in the prefix cache? Answer "
-        "with a list.",
+        "and then this many of the answer. The next turn sends all of it again. Nothing else is "
+        "asked, and the pool is large. How many tokens does each turn find in the prefix cache? "
+        "Answer with a list.",
         {"block_size": block_size, "turns": turns},
     )
 
