@@ -358,7 +358,8 @@ def test_a_stopped_cells_children_end_with_it(server, tmp_path, how):
 def test_a_cell_that_stands_still_is_stopped(server):
     still = "import os, signal\nos.kill(os.getpid(), signal.SIGSTOP)"
     forked = (
-        "import os, time\nif not os.fork():\n    os.setsid()\n    time.sleep(9)\nwhile True: pass"
+        "import os, time\nif not os.fork():\n    os.setsid()\n    time.sleep(9)\n    os._exit(0)\n"
+        "while True: pass"
     )
     for source in (still, forked):
         assert shown(ask_cell(server, "41 + 1")) == ["42"]
