@@ -10,6 +10,7 @@ import marshal
 import os
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import BinaryIO
 
 from minivllm.xray.dropping import drop_oldest
@@ -25,16 +26,17 @@ def write_all(stream: BinaryIO, path: str, max_bytes: int) -> None:
         OSError: if it cannot be written.
         ValueError: for a record that is no JSON.
     """
-    size = _write(path, "wb", marshal.load(stream))
+    header = marshal.load(stream)
+    size = Path(path).write_bytes(header.encode())
     for batches in _groups(stream):
         for first in range(0, len(batches), _MOST_LINES):
             some = batches[first : first + _MOST_LINES]
             text = "".join(step_line(*marshal.loads(batch)) for batch in some)
-            size += _write(path, "ab", text)
+            size += _append(path, text)
             if size > max_bytes:
                 drop_oldest(path, max_bytes // 2)
                 size = os.path.getsize(path)
-    _write(path, "ab", ended_line())
+    _append(path, ended_line())
 
 
 def _groups(stream: BinaryIO) -> Iterator[list[bytes]]:
@@ -45,9 +47,9 @@ def _groups(stream: BinaryIO) -> Iterator[list[bytes]]:
             return
 
 
-def _write(path: str, mode: str, text: str) -> int:
+def _append(path: str, text: str) -> int:
     data = text.encode()
-    with open(path, mode) as file:
+    with open(path, "ab") as file:
         file.write(data)
     return len(data)
 

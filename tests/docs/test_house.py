@@ -315,7 +315,7 @@ def test_the_table_of_the_house_has_a_row_for_each_folder():
     assert {path.split("/")[1] for path in named if path.startswith("lab/")} == rooms
 
 
-MODULES_THAT_OPEN = ("Image", "tarfile", "webbrowser", "gzip", "zipfile", "os")
+THEY_OPEN_BYTES = ("Image", "tarfile", "webbrowser", "gzip", "zipfile", "os", "archive")
 
 
 def reads_or_writes_text(call: ast.AST) -> bool:
@@ -325,7 +325,7 @@ def reads_or_writes_text(call: ast.AST) -> bool:
     name = getattr(call.func, "attr", getattr(call.func, "id", None))
     if name in ("read_text", "write_text"):
         return len(call.args) < 1 + (name == "write_text")
-    if name != "open" or getattr(getattr(call.func, "value", None), "id", "") in MODULES_THAT_OPEN:
+    if name != "open" or getattr(getattr(call.func, "value", None), "id", "") in THEY_OPEN_BYTES:
         return False
     return "b" not in "".join(ast.unparse(arg) for arg in call.args[-1:])
 

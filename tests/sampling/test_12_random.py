@@ -107,5 +107,5 @@ def test_a_row_draws_by_its_seed_and_position_only():
     rows = states_to_verify(state, [8, 9], None)
     verifying = SamplingMetadata(rows, 10, cpu)
     assert verifying.numbers().tolist() == [draw_number(7, position) for position in (3, 4, 5)]
-    among.append(torch.tensor([0, 0, 5, 0]))
+    state.token_ids.append(5)
     assert among.numbers()[1] == draw_number(7, 4)

@@ -147,7 +147,7 @@ def check_tables(notebooks: list[Path], csv: Path | None, gradescope: Path | Non
         check(ok, option, str(path), "a file of its own")
         is_new = not path.exists()
         try:
-            path.open("a").close()
+            path.open("ab").close()
         except OSError as error:
             raise ValueError(f"{option}: {path} cannot be written: {error.strerror}.") from error
         if is_new:
