@@ -97,6 +97,8 @@ def runs_of(path: Path) -> dict[str, XRay]:
         header = next(file)
         for line in file:
             content = json.loads(line)
+            if "ended" in content:
+                break
             for request_id in content["requests"]:
                 kind = request_id.rpartition("-")[0]
             if kind not in runs:
