@@ -12,7 +12,7 @@ from canvas import FULL_BLUE, FULL_GREEN, FULL_ORANGE, ORANGE, PLAIN, UNWRITTEN,
 from minivllm.lab.viz.draw.figure import Figure
 
 NOTEBOOKS = Path(__file__).parents[1] / "notebooks"
-WIDTH, HEIGHT, GAP, MARGIN = 146, 62, 18, 24
+WIDTH, HEIGHT, GAP, MARGIN = 150, 62, 18, 24
 PAGE = 2 * MARGIN + 4 * WIDTH + 3 * GAP
 # The place of each notebook; a number without a notebook is passed over.
 FIRST = ("00", "01", "02", "03")
