@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from minivllm.config import SchedulerConfig
+from minivllm.kv.manager import KVCacheManager
 from minivllm.request import Request
+from minivllm.scheduling.policies import SchedulingPolicy
 
 
-def check_limits(request: Request, scheduler: Any) -> None:
-    """Raise ``ValueError`` if a scheduler could not run this request even on its own.
+def check_limits(
+    request: Request,
+    config: SchedulerConfig,
+    policy: SchedulingPolicy,
+    kv_manager: KVCacheManager,
+) -> None:
+    """Raise ``ValueError`` if a request could not run even on its own.
 
     If it has a priority, the policy must know priorities; and the pool must hold all of it.
     """
-    config, policy, kv_manager = scheduler.config, scheduler.policy, scheduler.kv_manager
     n, limit = len(request.prompt_token_ids), config.max_model_len
     num_to_come = config.num_sampled_tokens_per_step  # none of a pooling request
     if n == 0:
@@ -55,5 +60,3 @@ def check_limits(request: Request, scheduler: Any) -> None:
             f"blocks of {kv_manager.block_size}, but the whole KV cache holds {usable}; "
             f"lower max_tokens or {name}, or enlarge the cache."
         )
-    if taken := scheduler.ids_in_use(request):
-        raise ValueError(f"request_id {taken[0]!r} is in use; choose another.")

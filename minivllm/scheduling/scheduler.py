@@ -76,7 +76,9 @@ class Scheduler:
 
     def check_request(self, request: Request) -> None:
         """Raise ``ValueError`` unless this request can be added and could run on its own."""
-        check_limits(request, self)
+        check_limits(request, self.config, self.policy, kv_manager=self.kv_manager)
+        if taken := self.ids_in_use(request):
+            raise ValueError(f"request_id {taken[0]!r} is in use; choose another.")
 
     def add_request(self, request: Request) -> None:
         """Add a request to the waiting queue. Raises ``ValueError`` as ``check_request`` does."""
