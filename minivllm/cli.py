@@ -230,7 +230,9 @@ def xray(
         given = [name for name, is_given in asked.items() if is_given]
         check(len(given) < 2, "options", " ".join(given), "one of these at a time")
         check(not follow or output is None, "--output", str(output), "given without --follow")
-        code = run_xray(file, output, settings or [], verify, follow, as_json)
+        code = run_xray(
+            file, output, settings or [], verifies=verify, follows=follow, as_json=as_json
+        )
     raise typer.Exit(code)
 
 

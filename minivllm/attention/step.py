@@ -32,7 +32,13 @@ class LayerAttention:
     ) -> torch.Tensor:
         """Write K and V, then attend: see ``AttentionBackend.forward``."""
         return self.backend.forward(
-            query, key, value, self.kv_cache, self.metadata, scale, sliding_window
+            query,
+            key,
+            value,
+            kv_cache=self.kv_cache,
+            metadata=self.metadata,
+            scale=scale,
+            sliding_window=sliding_window,
         )
 
 

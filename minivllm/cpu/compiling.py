@@ -27,7 +27,10 @@ class CompileListener(event.Listener):
     """
 
     def __init__(self):
-        self._depth, self._seconds, self._begin, self._told = 0, 0.0, 0.0, False
+        self._depth = 0
+        self._seconds = 0.0
+        self._begin = 0.0
+        self._told = False
 
     def on_start(self, event: Any) -> None:
         if self._depth == 0:

@@ -197,12 +197,20 @@ class LLM(PoolingMixin):
         ]
         given = {} if tokenization_kwargs is None else tokenization_kwargs
         check(isinstance(given, dict), "tokenization_kwargs", given, "a dict, or None")
-        rest: tuple = priority, lora_request, None, mm_processor_kwargs
+        encoded: dict[str, Any] | None = None
         if given or self.llm_engine.model_config.do_lower_case:  # then they are encoded again
             prompts = [{"prompt": prompt["prompt"]} for prompt in prompts]
             given = {"add_special_tokens": False} | given
-            rest = priority, lora_request, given, mm_processor_kwargs
-        return self.generate(prompts, sampling_params, use_tqdm, *rest)
+            encoded = given
+        return self.generate(
+            prompts,
+            sampling_params,
+            use_tqdm=use_tqdm,
+            priority=priority,
+            lora_request=lora_request,
+            tokenization_kwargs=encoded,
+            mm_processor_kwargs=mm_processor_kwargs,
+        )
 
     def beam_search(
         self,

@@ -100,8 +100,15 @@ class PoolingMixin:
 
         Args and errors are those of ``encode``.
         """
-        rest = priority, tokenization_kwargs
-        outputs = self.encode(prompts, pooling_params, use_tqdm, lora_request, "embed", *rest)
+        outputs = self.encode(
+            prompts,
+            pooling_params,
+            use_tqdm=use_tqdm,
+            lora_request=lora_request,
+            pooling_task="embed",
+            priority=priority,
+            tokenization_kwargs=tokenization_kwargs,
+        )
         return [EmbeddingRequestOutput.from_base(output) for output in outputs]
 
     def classify(
@@ -117,8 +124,15 @@ class PoolingMixin:
 
         Args and errors are those of ``encode``.
         """
-        rest = priority, tokenization_kwargs
-        outputs = self.encode(prompts, pooling_params, use_tqdm, lora_request, "classify", *rest)
+        outputs = self.encode(
+            prompts,
+            pooling_params,
+            use_tqdm=use_tqdm,
+            lora_request=lora_request,
+            pooling_task="classify",
+            priority=priority,
+            tokenization_kwargs=tokenization_kwargs,
+        )
         return [ClassificationRequestOutput.from_base(output) for output in outputs]
 
     def score(

@@ -30,7 +30,9 @@ class LoRAPooler(nn.Module):
 
     def __init__(self, base: Pooler, config: ModelConfig, rows: Rows):
         super().__init__()
-        self.base, self.config, self.rows = base, config, rows
+        self.base = base
+        self.config = config
+        self.rows = rows
         assert base.score is not None, "there is a classifier to replace"
         self.score = base.score
         self.poolers: dict[int, Pooler] = {}  # by slot

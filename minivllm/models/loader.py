@@ -74,8 +74,13 @@ def load_config(
         check(ok, "hf_overrides['architectures']", names, "a list with an architecture's name")
         architecture = names[0]
     read_config = get_model_class(architecture).read_config
-    more = hf_overrides, generation_directory
-    return ModelConfig.from_directory(directory, architecture, read_config, *more)
+    return ModelConfig.from_directory(
+        directory,
+        architecture,
+        read_config,
+        hf_overrides=hf_overrides,
+        generation_directory=generation_directory,
+    )
 
 
 def load_model(

@@ -19,10 +19,13 @@ def times_to_schedule(xray: XRay) -> dict[str, float]:
     the time. A busy engine looks for requests only between two steps: then it is the server's
     usual delay after the arrival, but behind the step that did not have the request yet.
     """
-    found, to_come, delays = {}, [], []
+    found: dict[str, tuple[float, float, bool]] = {}
+    to_come: list[str] = []
+    delays: list[float] = []
     arrivals = arrivals_of(xray)
     unfinished: set[str] = set()
-    seen, is_idle = 0.0, True
+    seen = 0.0
+    is_idle = True
     for record in xray.trace.records:
         match record:
             case RequestAdded():
@@ -36,7 +39,9 @@ def times_to_schedule(xray: XRay) -> dict[str, float]:
                     found[name] = (seen, record.time, is_idle)
                     if is_idle:
                         delays.append(max(0.0, record.time - arrivals[name]))
-                to_come, is_idle, seen = [], False, record.time
+                to_come = []
+                is_idle = False
+                seen = record.time
     delay = median(delays) if delays else 0.0
     return {
         name: first if was_idle else min(first, max(arrivals[name] + delay, before))
