@@ -9,10 +9,10 @@ from typing import Annotated
 
 import typer
 
+from minivllm.course.classroom.command import app as lab_app
+from minivllm.course.classroom.command import grade
+from minivllm.course.playground.command import playground
 from minivllm.lab.bench.command import app as bench_app
-from minivllm.lab.classroom.command import app as lab_app
-from minivllm.lab.classroom.command import grade
-from minivllm.lab.playground.command import playground
 from minivllm.logger import init_logger, show_on_stderr
 from minivllm.utils.console import App, exit_on_bad_input, needs_extra
 from minivllm.utils.validation import check

@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from minivllm.course.grading.oracle_check import first_wrong_token
 from minivllm.cpu import linear
 from minivllm.cpu.gemm import panels
 from minivllm.cpu.linear import (
@@ -20,7 +21,6 @@ from minivllm.cpu.linear import (
     choose_method,
 )
 from minivllm.kv.manager import KVCacheManager
-from minivllm.lab.exercises.labs.oracle_check import first_wrong_token
 from minivllm.models.linear import Linear, UnquantizedLinearMethod
 
 ANY = [UnquantizedLinearMethod, OneDNNLinearMethod, PanelLinearMethod]

@@ -11,7 +11,7 @@ import vllm_names as vllm
 GUIDE = vllm.ROOT / "notebooks" / "guide"
 PACKAGE = vllm.ROOT / "minivllm"
 # What looks at the engine is no part of the map, nor are aliases and what trains the model.
-OUTSIDE = ("lab/", "embedded/", "deploy/")
+OUTSIDE = ("lab/", "course/", "embedded/", "deploy/")
 NO_ROOMS = {"__init__.py", "__main__.py", "version.py", "sim.py", "viz.py", "exercises.py"}
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from minivllm.lab.exercises.texts import read_toml
+from minivllm.course.asking.texts import read_toml
 
 PACKAGE = Path(__file__).parents[2] / "minivllm"
 
@@ -22,11 +22,12 @@ ROOMS = [
     "lora/request", "outputs", "request", "metrics", "trace", "kv", "spec_decode", "scheduling",
     "structured_output", "distributed", "attention", "embedded", "models", "pooling",
     "quantization", "sampling", "lora", "cpu", "worker", "executor", "engine",
-    "lab", "lab/contiguous", "lab/sim", "lab/viz", "lab/exercises", "entrypoints", "lab/bench",
-    "lab/classroom", "lab/playground", "embedded/data", "embedded/training", "lab/quantize", "xray",
-    "cli", "sim", "viz", "exercises", "__main__", "embedded/evaluation",
+    "lab", "lab/contiguous", "lab/sim", "lab/viz", "entrypoints", "lab/bench",
+    "embedded/data", "embedded/training", "lab/quantize", "xray",
+    "course/asking", "course/grading", "course/ch", "course", "course/classroom",
+    "course/playground", "cli", "sim", "viz", "exercises", "__main__", "embedded/evaluation",
 ]  # fmt: skip
-HOUSES = {"lab", "embedded"}
+HOUSES = {"lab", "embedded", "course"}
 ENGINE = ROOMS[: ROOMS.index("lab")]
 WITH_NUMPY = {"structured_output"}  # its masks are arrays, though no tensors
 NEED_TORCH = {"attention", "models", "pooling", "quantization", "sampling", "lora", "cpu",
@@ -37,17 +38,20 @@ NEED_TORCH_FILES = {
     "utils/tensors.py", "utils/platforms.py", "distributed/group.py",
     "xray/attached.py", "distributed/together.py",
     "distributed/torch_group.py", "distributed/shm_group.py", "distributed/recorded.py",
-    "lab/exercises/labs/oracle_check.py", "lab/exercises/labs/kernel_harness.py",  # for grading
-    "lab/exercises/labs/kernel_ladder.py",
+    "course/grading/oracle_check.py",  # for grading
+    "course/ch10/kernel_harness.py", "course/ch10/kernel_ladder.py",
 }  # fmt: skip
 NEED_VLLM_FILES = {"xray/tracer.py", "xray/policy.py"}  # vLLM loads them
 
 
 def room_of_parts(parts: tuple[str, ...]) -> str:
-    """``lab`` and ``embedded`` are houses of their own: their rooms are ``lab/sim`` and so on.
+    """``lab``, ``course`` and ``embedded`` are houses: their rooms are ``lab/sim`` and so on.
 
-    ``lora/request`` is the part of ``lora`` that a request holds.
+    All chapters are one room, ``course/ch``. ``lora/request`` is the part of ``lora`` that a
+    request holds.
     """
+    if parts[0] == "course" and parts[1:] and re.match(r"ch(\d\d|A\d)", parts[1]):
+        return "course/ch"
     inner = "/".join(parts[:2])
     of_its_own = parts[0] in HOUSES and (PACKAGE / inner).is_dir()
     return inner if of_its_own or inner in ROOMS else parts[0]
@@ -92,7 +96,7 @@ def test_the_engine_never_imports_what_looks_at_it_or_made_its_model(room):
         for p in FILES
         if room_of(p) == room
         for r in imports_of(p)
-        if r.startswith(("lab", "embedded/"))
+        if r.startswith(("lab", "course", "embedded/"))
     }
     assert not beyond
 
@@ -142,7 +146,7 @@ def test_readers_import_the_lab_by_its_three_names():
     found = {
         (path.name, module)
         for path in texts
-        for module in re.findall(r"minivllm\.lab\.\w+", path.read_text(encoding="utf-8"))
+        for module in re.findall(r"minivllm\.(?:lab|course)\.\w+", path.read_text(encoding="utf-8"))
     }
     allowed = {"minivllm.lab.bench", "minivllm.lab.quantize"}
     assert not {(name, module) for name, module in found if module not in allowed}
@@ -154,7 +158,7 @@ def test_a_name_of_the_lab_is_a_plain_list_of_names(name):
     assert module.__name__ == f"minivllm.{name}"
     assert len(set(module.__all__)) == len(module.__all__)
     assert all(hasattr(module, each) for each in module.__all__)
-    chapters = {path.stem for path in (PACKAGE / "lab/exercises").glob("ch*.py")}
+    chapters = {path.name for path in (PACKAGE / "course").glob("ch*")}
     assert name != "exercises" or chapters <= set(module.__all__)
 
 
@@ -259,21 +263,21 @@ def test_the_package_speaks_plainly():
 
 def texts_of(entry) -> list[str]:
     """Every string in a value of a TOML file."""
-    if isinstance(entry, str):
-        return [entry]
+    if not isinstance(entry, (dict, list)):
+        return [entry] if isinstance(entry, str) else []
     entries = entry.values() if isinstance(entry, dict) else entry
     return [text for each in entries for text in texts_of(each)]
 
 
 def test_the_exercises_speak_plainly():
     """Questions, hints, verdicts and stubs; the quiz and the reasoning, which are in TOML."""
-    found, exercises = [], PACKAGE / "lab/exercises"
-    for path in sorted(exercises.rglob("*.py")):
+    found, course = [], PACKAGE / "course"
+    for path in sorted(course.rglob("*.py")):
         tree = ast.parse(path.read_text())
         texts = [n.value for n in ast.walk(tree) if isinstance(n, ast.Constant)]
         found += [f"{path}: {m[0]}" for t in texts for m in PICTURES.finditer(str(t))]
-    for path in sorted(exercises.rglob("*.toml")):
-        texts = texts_of(read_toml(path.relative_to(exercises)))
+    for path in sorted(course.rglob("*.toml")):
+        texts = texts_of(read_toml(path.relative_to(course)))
         found += [f"{path}: {m[0]}" for text in texts for m in PICTURES.finditer(text)]
     assert not found, "\n".join(found)
 
@@ -309,10 +313,12 @@ def test_the_table_of_the_house_has_a_row_for_each_folder():
     rows = re.findall(r"^\| (`.*?) \|.*\| (.+) \|$", page, re.MULTILINE)
     named = [path for names, _ in rows for path in re.findall(r"`([\w/]+)/`", names)]
     assert len(set(named)) == len(named)
-    assert not [path for path in named if not (PACKAGE / path).is_dir()]
+    assert all(any(PACKAGE.glob(path.replace("NN", "*"))) for path in named)
     assert {path.split("/")[0] for path in named} == folders()
-    rooms = {p.name for p in (PACKAGE / "lab").iterdir() if (p / "__init__.py").exists()}
-    assert {path.split("/")[1] for path in named if path.startswith("lab/")} == rooms
+    for house in ("lab", "course"):
+        rooms = {p.parent.name for p in (PACKAGE / house).glob("*/__init__.py")}
+        rooms = {re.sub(r"^ch(\d\d|A\d)b?$", "chNN", room) for room in rooms}
+        assert {path.split("/")[1] for path in named if path.startswith(f"{house}/")} == rooms
 
 
 THEY_OPEN_BYTES = ("Image", "tarfile", "webbrowser", "gzip", "zipfile", "os", "archive")

@@ -7,9 +7,9 @@ import re
 
 import pytest
 
+from minivllm.course.grading import milestones
+from minivllm.course.grading.recorded_steps import recorded_steps
 from minivllm.exercises import labs
-from minivllm.lab.exercises.labs import milestones
-from minivllm.lab.exercises.labs.recorded_steps import recorded_steps
 
 PLAIN = [lab for lab in labs.FUNCTION_LABS.values() if lab.notebook != "10"]  # no kernels
 
