@@ -18,7 +18,7 @@ import minivllm.sim
 from minivllm.lab.sim.__main__ import app
 from minivllm.lab.sim.cost import HARDWARE, MODELS, CostModel, Hardware, attended_pairs
 from minivllm.lab.sim.links import Link
-from minivllm.lab.sim.nodes import NODES
+from minivllm.lab.sim.machines import NODES
 from minivllm.lab.sim.report import as_dict, describe
 from minivllm.lab.sim.result import percentiles
 from minivllm.lab.sim.run import MANAGERS
