@@ -12,7 +12,7 @@ from minivllm.embedded import embedded_model_path
 from minivllm.engine.oracle import next_token_logits
 from minivllm.exercises import ch20
 from minivllm.lab.ranks import run_ranks
-from minivllm.lab.sim.links import ring_bytes
+from minivllm.lab.sim.interconnects import ring_bytes
 from minivllm.lab.sim.loop import fake_execute
 from minivllm.models.loader import load_config, load_model
 from minivllm.scheduling.batch_queue import BatchQueue
