@@ -86,7 +86,7 @@ def test_the_end_of_a_run_is_said(tmp_path):
 def pictures_of(path, until):
     """The contents of the page for a file, up to the first that is ``until``; and the page then."""
     httpx = pytest.importorskip("httpx")
-    from minivllm.xray.attached import AttachedRun, make_app
+    from minivllm.xray.file_run import AttachedRun, make_app
 
     async def main():
         run = AttachedRun(path)
