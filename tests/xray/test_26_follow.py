@@ -129,7 +129,7 @@ def test_the_page_goes_on_behind_a_line_that_cannot_be_read(tmp_path):
 
 
 def test_the_page_of_a_file_whose_oldest_steps_were_dropped(tmp_path):
-    from minivllm.xray.dropping import drop_oldest
+    from minivllm.xray.truncate import drop_oldest
 
     path = tmp_path / "run.jsonl"
     path.write_text(TEXT)
