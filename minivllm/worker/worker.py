@@ -32,7 +32,7 @@ from minivllm.lora.worker_manager import WorkerLoRAManager
 from minivllm.models.decoder import DecoderModel
 from minivllm.models.loader import load_model
 from minivllm.models.model_config import ModelConfig
-from minivllm.pooling.make import make_pooler
+from minivllm.pooling.make_pooler import make_pooler
 from minivllm.pooling_params import PoolingParams
 from minivllm.quantization import gguf, w4a16
 from minivllm.scheduling.output import ModelRunnerOutput, SchedulerOutput
