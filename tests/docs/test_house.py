@@ -35,7 +35,7 @@ NEED_TORCH = {"attention", "models", "pooling", "quantization", "sampling", "lor
               "embedded/evaluation"}  # fmt: skip
 NEED_TORCH_FILES = {
     "utils/tensors.py", "utils/platforms.py", "distributed/group.py",
-    "xray/file_run.py", "distributed/together.py",
+    "xray/file_run.py", "distributed/in_process.py",
     "distributed/torch_group.py", "distributed/shm_group.py", "distributed/recorded.py",
     "lab/exercises/labs/oracle_check.py", "lab/exercises/labs/kernel_harness.py",  # for grading
     "lab/exercises/labs/kernel_ladder.py",
