@@ -6,8 +6,8 @@ from pathlib import Path
 from hypothesis import settings
 
 from minivllm import LLM, SamplingParams
-from minivllm.engine import oracle
 from minivllm.kv.manager import KVCacheManager
+from minivllm.lab import oracle
 from minivllm.lab.sim import loop
 from minivllm.request import Request
 from minivllm.trace import Trace

@@ -13,7 +13,7 @@ from test_13_models import CONFIGS, make_model
 from test_loader import as_bin
 
 from minivllm.embedded import embedded_model_path
-from minivllm.engine.oracle import next_token_logits
+from minivllm.lab.oracle import next_token_logits
 from minivllm.lab.ranks import run_ranks
 from minivllm.models.loader import load_config, load_model
 

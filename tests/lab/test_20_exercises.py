@@ -9,8 +9,8 @@ from helpers import make_scheduler, request
 
 from minivllm.distributed.shard import divides, get_pp_indices, kv_head_share
 from minivllm.embedded import embedded_model_path
-from minivllm.engine.oracle import next_token_logits
 from minivllm.exercises import ch20
+from minivllm.lab.oracle import next_token_logits
 from minivllm.lab.ranks import run_ranks
 from minivllm.lab.sim.interconnects import ring_bytes
 from minivllm.lab.sim.loop import fake_execute

@@ -19,7 +19,7 @@ from minivllm.attention.kv_cache import KVCache
 from minivllm.attention.quantized_kv import to_float8
 from minivllm.attention.reference import Reference
 from minivllm.attention.selector import make_backend
-from minivllm.engine.oracle import DenseAttention
+from minivllm.lab.oracle import DenseAttention
 from minivllm.lab.training.evaluate import answers, is_right
 from minivllm.lab.training.suites import all_suites
 from minivllm.lora.request import LoRARequest

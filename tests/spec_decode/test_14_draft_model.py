@@ -16,7 +16,7 @@ from test_failed_step import Disturbed, fail_once
 
 from minivllm import LLM, BeamSearchParams, EngineArgs, SamplingParams
 from minivllm.embedded import embedded_model_path
-from minivllm.engine import oracle
+from minivllm.lab import oracle
 from minivllm.sampling.interface import SamplingState
 from minivllm.sampling.metadata import SamplingMetadata
 from minivllm.sampling.random import Purpose, stream_keys, uniform

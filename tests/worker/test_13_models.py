@@ -9,7 +9,7 @@ import torch
 import transformers
 
 from minivllm import LLM, SamplingParams
-from minivllm.engine.oracle import next_token_logits
+from minivllm.lab.oracle import next_token_logits
 from minivllm.models import registry
 from minivllm.models.loader import load_config, load_model
 

@@ -14,7 +14,7 @@ from test_13_models import make_model
 from test_loader import as_bin
 
 from minivllm import SamplingParams
-from minivllm.engine.oracle import next_token_logits
+from minivllm.lab.oracle import next_token_logits
 from minivllm.lab.quantize.command import run_quantize
 from minivllm.models.loader import load_config, load_model
 
