@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 
 from minivllm.entrypoints.chat_utils import NOT_THE_TEMPLATES, apply_chat_template
-from minivllm.entrypoints.openai.chat_completion.conversation import shown_tools
 from minivllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
+from minivllm.entrypoints.openai.conversation import shown_tools
 from minivllm.entrypoints.openai.errors import RequestError
 from minivllm.entrypoints.openai.protocol import EngineFields
 from minivllm.entrypoints.openai.served_model import ServedModel
