@@ -225,6 +225,26 @@ def run_and_compare(llm, prompts, params, model=None):
     return compared, exempted
 
 
+# -- failures -----------------------------------------------------------------------------------
+
+
+class Disturbed(RuntimeError):
+    """Error of a forward pass or a sampler that fails here."""
+
+
+def fail_once(monkeypatch, owner, name, call):
+    """The ``call``-th call of a method raises instead of doing anything."""
+    original, calls = getattr(owner, name), []
+
+    def method(*args, **kwargs):
+        calls.append(name)
+        if len(calls) == call:
+            raise Disturbed
+        return original(*args, **kwargs)
+
+    monkeypatch.setattr(owner, name, method)
+
+
 # -- processes ---------------------------------------------------------------------------------
 
 

@@ -5,7 +5,7 @@ import random
 import pytest
 import torch
 import torch.nn.functional as F
-from test_13_models import CONFIGS, make_model
+from small_models import CONFIGS, make_model
 from torch import nn
 
 from minivllm import LLM, SamplingParams

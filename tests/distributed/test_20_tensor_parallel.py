@@ -9,8 +9,7 @@ from collections import Counter
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from test_13_models import CONFIGS, make_model
-from test_loader import as_bin
+from small_models import CONFIGS, as_bin, make_model
 
 from minivllm.embedded import embedded_model_path
 from minivllm.lab.oracle import next_token_logits

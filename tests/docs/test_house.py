@@ -346,3 +346,21 @@ def test_a_text_file_is_utf_8_whatever_the_locale_says():
         if "encoding" not in [keyword.arg for keyword in call.keywords]
     ]
     assert not found, "\n".join(found)
+
+
+def test_a_folder_of_tests_runs_alone():
+    """What its files import of other tests is beside them, or in ``tests/`` itself."""
+    tests = PACKAGE.parent / "tests"
+    folders_of: dict[str, set[str]] = {}
+    for path in tests.rglob("*.py"):
+        folders_of.setdefault(path.stem, set()).add(path.parent.name)
+    found = []
+    for path in sorted(tests.glob("*/*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            names = [node.module] if isinstance(node, ast.ImportFrom) else []
+            names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            for name in names:
+                folders = folders_of.get(name, {"tests"})
+                if not folders & {"tests", path.parent.name}:
+                    found.append(f"{path.parent.name}/{path.name} imports {name} of {folders}")
+    assert not found

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from test_13_models import make_model
+from small_models import make_model
 from typer.testing import CliRunner
 
 from minivllm import LLM, SamplingParams, embedded_model_path

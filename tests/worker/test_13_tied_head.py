@@ -10,8 +10,7 @@ import torch
 import transformers
 from helpers import make_llm, workers_of
 from safetensors.torch import load_file, save_file
-from test_13_models import make_model
-from test_loader import as_bin
+from small_models import as_bin, make_model
 
 from minivllm import SamplingParams
 from minivllm.lab.oracle import next_token_logits
