@@ -200,7 +200,7 @@ def glass(
     """Show a run of a real vLLM live on the glass page; a server of ours has --glass."""
     with exit_on_bad_input():
         with needs_extra("serve"):
-            from minivllm.xray.attached import run_attached
+            from minivllm.xray.file_run import run_attached
         run_attached(attach, port)
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 from hypothesis import settings
 
 from minivllm import LLM, SamplingParams
-from minivllm.engine import oracle
 from minivllm.kv.manager import KVCacheManager
+from minivllm.lab import oracle
 from minivllm.lab.sim import loop
 from minivllm.request import Request
 from minivllm.trace import Trace
@@ -223,6 +223,26 @@ def run_and_compare(llm, prompts, params, model=None):
         compared += upto
         exempted += len(want.token_ids) - upto
     return compared, exempted
+
+
+# -- failures -----------------------------------------------------------------------------------
+
+
+class Disturbed(RuntimeError):
+    """Error of a forward pass or a sampler that fails here."""
+
+
+def fail_once(monkeypatch, owner, name, call):
+    """The ``call``-th call of a method raises instead of doing anything."""
+    original, calls = getattr(owner, name), []
+
+    def method(*args, **kwargs):
+        calls.append(name)
+        if len(calls) == call:
+            raise Disturbed
+        return original(*args, **kwargs)
+
+    monkeypatch.setattr(owner, name, method)
 
 
 # -- processes ---------------------------------------------------------------------------------

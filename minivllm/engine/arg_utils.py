@@ -46,7 +46,7 @@ from minivllm.models.generation_config import read_generation_config, sampling_d
 from minivllm.models.hub import generation_directory, model_directory, tokenizer_directory
 from minivllm.models.loader import load_config, load_draft_config
 from minivllm.models.model_config import ModelConfig
-from minivllm.pooling.resolve import (
+from minivllm.pooling.runner_type import (
     PoolingRequest,
     resolve_chunks,
     resolve_pooling,

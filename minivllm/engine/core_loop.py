@@ -14,7 +14,7 @@ from typing import Any
 from minivllm.engine.core import EngineCore
 from minivllm.engine.core_outputs import EngineCoreOutputs
 from minivllm.request import Request
-from minivllm.scheduling.progress import LivelockError, make_progress
+from minivllm.scheduling.livelock import LivelockError, make_progress
 from minivllm.trace import Trace
 
 STOP = ("stop",)  # the message that ends the loop

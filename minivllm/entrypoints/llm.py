@@ -25,7 +25,7 @@ from minivllm.metrics.reader import Metric
 from minivllm.outputs import BeamSearchOutput, BeamSearchSequence, CompletionOutput, RequestOutput
 from minivllm.request import Request
 from minivllm.sampling_params import BeamSearchParams, RequestOutputKind, SamplingParams
-from minivllm.scheduling.progress import make_progress
+from minivllm.scheduling.livelock import make_progress
 from minivllm.trace import Trace
 from minivllm.utils.validation import check, check_names, is_int
 from minivllm.utils.vllm_arguments import check_default, without_defaults

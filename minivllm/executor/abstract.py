@@ -22,7 +22,7 @@ from minivllm.scheduling.output import ModelRunnerOutput, SchedulerOutput
 _CLASSES = {
     "uni": "minivllm.executor.uniproc:UniProcExecutor",
     "mp": "minivllm.executor.multiproc:MultiprocExecutor",
-    "together": "minivllm.executor.together:TogetherExecutor",
+    "together": "minivllm.executor.in_process:TogetherExecutor",
     "ray": "minivllm.executor.ray:RayExecutor",
 }
 

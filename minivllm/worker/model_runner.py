@@ -13,7 +13,6 @@ from minivllm.attention.backend import AttentionBackend
 from minivllm.attention.kv_cache import KVCache
 from minivllm.attention.metadata import AttentionMetadata
 from minivllm.attention.step import StepAttention
-from minivllm.lora.worker_manager import WorkerLoRAManager
 from minivllm.models.decoder import DecoderModel
 from minivllm.sampling.grammar_bitmask import apply_grammar_bitmask
 from minivllm.sampling.rejection_sampler import keep_verified
@@ -23,6 +22,7 @@ from minivllm.utils.tensors import make_tensor
 from minivllm.worker.cuda_graph_runner import CUDAGraphRunner, GraphRecorder
 from minivllm.worker.draft_model import DraftModelProposer
 from minivllm.worker.input_batch import InputBatch
+from minivllm.worker.lora_manager import WorkerLoRAManager
 from minivllm.worker.model_input import ModelInput
 from minivllm.worker.prompt_logprobs import prompt_logprobs_of
 

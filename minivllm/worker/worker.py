@@ -28,17 +28,17 @@ from minivllm.kv.memory_profile import MemoryProfile, format_bytes, host_memory_
 from minivllm.logger import init_logger
 from minivllm.lora import apply as lora
 from minivllm.lora.request import LoadedLoRA, LoRARequest
-from minivllm.lora.worker_manager import WorkerLoRAManager
 from minivllm.models.decoder import DecoderModel
 from minivllm.models.loader import load_model
 from minivllm.models.model_config import ModelConfig
-from minivllm.pooling.make import make_pooler
+from minivllm.pooling.make_pooler import make_pooler
 from minivllm.pooling_params import PoolingParams
 from minivllm.quantization import gguf, w4a16
 from minivllm.scheduling.output import ModelRunnerOutput, SchedulerOutput
 from minivllm.utils.platforms import describe_gpu
 from minivllm.worker.cuda_graph_runner import CUDAGraphRecorder, capture_sizes
 from minivllm.worker.draft_model import DraftModelProposer
+from minivllm.worker.lora_manager import WorkerLoRAManager
 from minivllm.worker.model_runner import ModelRunner
 from minivllm.worker.pipeline_stage import make_runner
 from minivllm.worker.profiling import full_step, peak_bytes

@@ -5,7 +5,7 @@ import random
 import pytest
 import torch
 import torch.nn.functional as F
-from test_13_models import CONFIGS, make_model
+from small_models import CONFIGS, make_model
 from torch import nn
 
 from minivllm import LLM, SamplingParams
@@ -16,8 +16,8 @@ from minivllm.attention.step import StepAttention
 from minivllm.cpu import apply as cpu
 from minivllm.cpu import linear
 from minivllm.cpu.attention.paged_numba import PagedNumba
-from minivllm.engine.oracle import next_token_logits
 from minivllm.kv.block_table import slots_of
+from minivllm.lab.oracle import next_token_logits
 from minivllm.lab.ranks import run_ranks
 from minivllm.models.linear import LinearMethod
 from minivllm.models.loader import load_config, load_model

@@ -8,7 +8,7 @@ import pytest
 import torch
 from helpers import make_llm, workers_of
 from safetensors.torch import load_file, save_file
-from test_13_models import CONFIGS, make_model
+from small_models import CONFIGS, make_model
 
 from minivllm import LLM, SamplingParams
 from minivllm.executor.exceptions import EngineDeadError

@@ -52,7 +52,7 @@ put("entrypoints.terminal", "stream_chat", lambda llm, conversation, params: llm
 put("entrypoints.remote", "RemoteModel", Model)
 put("entrypoints.openai.api_server", "main", show)
 put("lab.quantize.command", "run_quantize", fail)
-put("xray.attached", "run_attached", show)
+put("xray.file_run", "run_attached", show)
 put("xray.command", "run_xray", show)
 put("course.classroom.repository", "new_repository", lambda *args: [SIGNS])
 put("course.classroom.handout", "write_handouts", lambda *args: [SIGNS])

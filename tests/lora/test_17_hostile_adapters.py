@@ -7,7 +7,7 @@ import shutil
 import pytest
 from adapters import CONFIG, NAMES, tensors_for, write_adapter
 from helpers import make_llm
-from test_13_models import make_model
+from small_models import make_model
 
 from minivllm import AsyncEngineArgs, AsyncLLM, SamplingParams
 from minivllm.lora.request import LoRARequest

@@ -19,9 +19,9 @@ from minivllm.attention.kv_cache import KVCache
 from minivllm.attention.quantized_kv import to_float8
 from minivllm.attention.reference import Reference
 from minivllm.attention.selector import make_backend
-from minivllm.embedded.evaluation.evaluate import answers, is_right
-from minivllm.embedded.evaluation.suites import all_suites
-from minivllm.engine.oracle import DenseAttention
+from minivllm.lab.oracle import DenseAttention
+from minivllm.lab.training.evaluate import answers, is_right
+from minivllm.lab.training.suites import all_suites
 from minivllm.lora.request import LoRARequest
 
 CPU = torch.device("cpu")
@@ -500,7 +500,7 @@ def test_an_unknown_dtype_is_refused():
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["fp8", "int8_per_token_head"])  # e5m2 loses more: 405 of 429
 def test_the_embedded_model_knows_as_much(name):
-    """A part of its suites; all of them by ``minivllm.embedded.evaluation.evaluate``."""
+    """A part of its suites; all of them by ``minivllm.lab.training.evaluate``."""
     suites = all_suites("test", 4)
     cases = [case for some in suites.values() for case in some[:4]]
     right = [

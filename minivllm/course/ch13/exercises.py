@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from random import Random
 
+from minivllm.config.kv_cache_size import kv_bytes_per_token
 from minivllm.course.asking.answers import NotYet, compare, whole_number, whole_numbers
 from minivllm.course.asking.exercise import Exercise, seeded
 from minivllm.course.asking.function_exercise import FunctionExercise
-from minivllm.kv.memory_profile import kv_bytes_per_token
 
 # -- core: bytes and blocks --------------------------------------------------------------------
 

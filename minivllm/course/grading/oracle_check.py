@@ -14,10 +14,10 @@ from tempfile import TemporaryDirectory
 import torch
 from safetensors.torch import save_file
 
-from minivllm.engine import oracle
 from minivllm.engine.arg_utils import EngineArgs
 from minivllm.engine.llm_engine import LLMEngine
 from minivllm.kv.manager import KVCacheManager
+from minivllm.lab import oracle
 from minivllm.lab.sim.shapes import MINIATURE
 from minivllm.logger import silenced
 from minivllm.models.loader import load_config, load_model

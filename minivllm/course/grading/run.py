@@ -10,8 +10,8 @@ from pathlib import Path
 from minivllm.course.grading.scenarios import Scenario
 from minivllm.kv.manager import KVCacheManager
 from minivllm.lab.sim.loop import TooManySteps, fake_execute, run_steps
+from minivllm.scheduling.livelock import LivelockError
 from minivllm.scheduling.output import ModelRunnerOutput, SchedulerOutput
-from minivllm.scheduling.progress import LivelockError
 from minivllm.scheduling.scheduler import Scheduler
 
 MAX_STEPS = 300  # every scenario is done long before

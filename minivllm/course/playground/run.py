@@ -19,8 +19,8 @@ from minivllm.lab.viz.model.timeline_model import read_history
 from minivllm.lab.viz.model.times import step_milliseconds
 from minivllm.lab.viz.page.page import run_to_json
 from minivllm.request import Request
+from minivllm.scheduling.livelock import LivelockError
 from minivllm.scheduling.policies import SchedulingPolicy, make_policy
-from minivllm.scheduling.progress import LivelockError
 from minivllm.trace import Trace
 from minivllm.utils.validation import check, is_one_of
 

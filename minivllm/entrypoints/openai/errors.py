@@ -20,7 +20,7 @@ from starlette.responses import Response
 
 from minivllm.executor.exceptions import EngineDeadError
 from minivllm.logger import init_logger
-from minivllm.scheduling.progress import LivelockError
+from minivllm.scheduling.livelock import LivelockError
 from minivllm.utils.validation import InvalidParameter
 
 logger = init_logger(__name__)

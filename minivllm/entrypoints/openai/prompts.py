@@ -8,8 +8,7 @@ from __future__ import annotations
 import asyncio
 
 from minivllm.entrypoints.chat_utils import NOT_THE_TEMPLATES, apply_chat_template
-from minivllm.entrypoints.openai.chat_completion.conversation import shown_tools
-from minivllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
+from minivllm.entrypoints.openai.conversation import ConversationFields, shown_tools
 from minivllm.entrypoints.openai.errors import RequestError
 from minivllm.entrypoints.openai.protocol import EngineFields
 from minivllm.entrypoints.openai.served_model import ServedModel
@@ -34,7 +33,7 @@ class PromptProcessor:
         together = "" if pools else ", prompt and answer together"
         self._context = f"the context holds {served.max_model_len} tokens{together}"
 
-    def render(self, messages: list[dict], request) -> str:
+    def render(self, messages: list[dict], request: ConversationFields) -> str:
         """Write a conversation with the chat template. A request's own fields have precedence.
 
         Raises:
@@ -47,9 +46,7 @@ class PromptProcessor:
                 "this server takes no chat template from a request; it would need "
                 "--trust-request-chat-template"
             )
-        more = self.args.default_chat_template_kwargs | asked
-        if isinstance(request, ChatCompletionRequest):
-            more = request.with_own_fields(more)
+        more = request.with_own_fields(self.args.default_chat_template_kwargs | asked)
         none = getattr(request, "tool_choice", None) == "none"
         hidden = none and self.args.exclude_tools_when_tool_choice_none
         tools = None if hidden else shown_tools(request.tools)

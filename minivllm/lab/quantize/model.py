@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from minivllm.engine.oracle import DenseAttention
+from minivllm.lab.oracle import DenseAttention
 from minivllm.lab.quantize.awq import find_channel_scales
 from minivllm.lab.quantize.gptq import gptq
 from minivllm.lab.quantize.rounding import QuantizedWeight, round_to_nearest

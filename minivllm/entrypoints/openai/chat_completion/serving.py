@@ -11,7 +11,6 @@ from fastapi import Request
 
 from minivllm.entrypoints.chat_messages import text_of
 from minivllm.entrypoints.openai.chat_completion.chunk_builder import ChatChunkBuilder, logprobs_of
-from minivllm.entrypoints.openai.chat_completion.conversation import shown_tools
 from minivllm.entrypoints.openai.chat_completion.protocol import (
     ChatCompletionLogProbs,
     ChatCompletionRequest,
@@ -20,6 +19,7 @@ from minivllm.entrypoints.openai.chat_completion.protocol import (
     ChatMessage,
 )
 from minivllm.entrypoints.openai.chat_completion.tool_choice import ToolChoice
+from minivllm.entrypoints.openai.conversation import shown_tools
 from minivllm.entrypoints.openai.errors import JSON
 from minivllm.entrypoints.openai.logprobs import prompt_logprobs
 from minivllm.entrypoints.openai.served_model import ServedModel

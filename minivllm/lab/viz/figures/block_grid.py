@@ -4,15 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from minivllm.lab.viz.draw import tiles as look
+from minivllm.lab.viz.blocks import tiles as look
+from minivllm.lab.viz.blocks.pool import (
+    SLOT_WIDTH,
+    Pool,
+    draw_map,
+    draw_tile,
+    map_legend,
+    tile_size,
+)
+from minivllm.lab.viz.blocks.snapshot import take_snapshot
 from minivllm.lab.viz.draw.claim import Mark
 from minivllm.lab.viz.draw.figure import Figure, finish
 from minivllm.lab.viz.draw.layout import HEADER_HEIGHT, MARGIN, MAX_WIDTH, sheet
 from minivllm.lab.viz.draw.palette import GREY
-from minivllm.lab.viz.draw.pool import SLOT_WIDTH, Pool, draw_map, draw_tile, map_legend, tile_size
 from minivllm.lab.viz.draw.svg import Drawing
 from minivllm.lab.viz.draw.wording import ordinal, pad
-from minivllm.lab.viz.model.snapshot import take_snapshot
 from minivllm.trace import Trace
 from minivllm.utils.math_utils import cdiv
 

@@ -4,15 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from minivllm.lab.viz.draw import tiles as look
-from minivllm.lab.viz.draw.claim import Mark
-from minivllm.lab.viz.draw.figure import Figure, finish
-from minivllm.lab.viz.draw.layout import HEADER_HEIGHT, MARGIN, MAX_WIDTH, sheet
-from minivllm.lab.viz.draw.palette import ACCENT, GREY, ON_DARK, PAPER
-from minivllm.lab.viz.draw.svg import MONO_EM, SANS_EM, Drawing, text_width
-from minivllm.lab.viz.draw.tiles import Decode
-from minivllm.lab.viz.draw.wording import TERMINAL, num_columns, pad, shorten, token_label
-from minivllm.lab.viz.model.snapshot import (
+from minivllm.lab.viz.blocks import tiles as look
+from minivllm.lab.viz.blocks.snapshot import (
     BlockTables,
     HeldBlock,
     SequenceTable,
@@ -25,6 +18,13 @@ from minivllm.lab.viz.model.snapshot import (
     slots,
     take_snapshot,
 )
+from minivllm.lab.viz.blocks.tiles import Decode
+from minivllm.lab.viz.draw.claim import Mark
+from minivllm.lab.viz.draw.figure import Figure, finish
+from minivllm.lab.viz.draw.layout import HEADER_HEIGHT, MARGIN, MAX_WIDTH, sheet
+from minivllm.lab.viz.draw.palette import ACCENT, GREY, ON_DARK, PAPER
+from minivllm.lab.viz.draw.svg import MONO_EM, SANS_EM, Drawing, text_width
+from minivllm.lab.viz.draw.wording import TERMINAL, num_columns, pad, shorten, token_label
 from minivllm.trace import Trace
 from minivllm.utils.math_utils import cdiv
 from minivllm.utils.validation import check

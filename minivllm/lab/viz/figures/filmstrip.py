@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from minivllm.lab.viz.draw import tiles as look
+from minivllm.lab.viz.blocks import tiles as look
+from minivllm.lab.viz.blocks.pool import Edge, Pool, draw_map, draw_tile, map_legend, tile_size
+from minivllm.lab.viz.blocks.snapshot import take_snapshot
 from minivllm.lab.viz.draw.claim import Mark
 from minivllm.lab.viz.draw.figure import Figure, finish
 from minivllm.lab.viz.draw.layout import HEADER_HEIGHT, MARGIN, MAX_WIDTH, sheet
 from minivllm.lab.viz.draw.palette import GREY, PAPER, Owner
-from minivllm.lab.viz.draw.pool import Edge, Pool, draw_map, draw_tile, map_legend, tile_size
 from minivllm.lab.viz.draw.svg import SANS_EM, Drawing
 from minivllm.lab.viz.draw.wording import shorten
 from minivllm.lab.viz.model.filmstrip_model import (
@@ -23,7 +24,6 @@ from minivllm.lab.viz.model.filmstrip_model import (
     plan_of,
     strip_text,
 )
-from minivllm.lab.viz.model.snapshot import take_snapshot
 from minivllm.lab.viz.model.timeline_model import read_history
 from minivllm.trace import Trace
 from minivllm.utils.math_utils import cdiv

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from minivllm.lab.viz.blocks.pool import Pool
+from minivllm.lab.viz.blocks.snapshot import SequenceTable
 from minivllm.lab.viz.draw.palette import Owner, owners_of
-from minivllm.lab.viz.draw.pool import Pool
 from minivllm.lab.viz.draw.wording import count, shorten
-from minivllm.lab.viz.model.snapshot import SequenceTable
 from minivllm.lab.viz.model.timeline_model import Cell, History
 from minivllm.trace import Trace
 from minivllm.trace.records import (

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from minivllm.lab.viz.draw.pool import MAX_DETAILED
+from minivllm.lab.viz.blocks.pool import MAX_DETAILED
+from minivllm.lab.viz.blocks.snapshot import MAX_ENTRIES, MAX_SLOTS
 from minivllm.lab.viz.figures.timeline import draw_window
 from minivllm.lab.viz.model.frames import StepFrame
 from minivllm.lab.viz.model.live import LiveRun
-from minivllm.lab.viz.model.snapshot import MAX_ENTRIES, MAX_SLOTS
 from minivllm.lab.viz.page.page import MAX_NUMBERED, Packer, owners_to_json, tokens_to_json
 
 LINE = 20  # blocks; a line is drawn if anything in it is held

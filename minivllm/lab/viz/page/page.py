@@ -13,12 +13,12 @@ from typing import Any
 from jinja2 import BaseLoader, ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from minivllm.lab.viz.blocks.pool import Pool
+from minivllm.lab.viz.blocks.snapshot import take_snapshot
 from minivllm.lab.viz.draw.palette import COLOURS, ON_PAGES, Owner, owners_of
-from minivllm.lab.viz.draw.pool import Pool
 from minivllm.lab.viz.draw.wording import count, token_label
 from minivllm.lab.viz.figures.timeline import timeline
 from minivllm.lab.viz.model.frames import StepFrame, frames
-from minivllm.lab.viz.model.snapshot import take_snapshot
 from minivllm.lab.viz.model.timeline_model import History, read_history
 from minivllm.outputs import RequestOutput
 from minivllm.trace import Trace

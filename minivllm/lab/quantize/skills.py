@@ -1,6 +1,6 @@
 """Skills of the embedded model by the bits of its weights.
 
-``python -m minivllm.embedded.evaluation.skills`` writes ``skills.toml`` beside this file: for each
+``python -m minivllm.lab.quantize.skills`` writes ``skills.toml`` beside this file: for each
 way to round, how many answers of each kind are right. Weights are rounded and stored as floats
 again, so that any number of bits can be tried; the answers are those of the packed weights.
 """
@@ -17,11 +17,11 @@ import torch
 from safetensors.torch import save_file
 
 from minivllm.embedded import embedded_model_path
-from minivllm.embedded.evaluation.evaluate import answers, is_right
-from minivllm.embedded.evaluation.suites import Case, all_suites
 from minivllm.entrypoints.llm import LLM
 from minivllm.lab.quantize.command import calibration_texts
 from minivllm.lab.quantize.model import quantize_model
+from minivllm.lab.training.evaluate import answers, is_right
+from minivllm.lab.training.suites import Case, all_suites
 from minivllm.models.loader import load_config, load_model
 
 if sys.version_info >= (3, 11):

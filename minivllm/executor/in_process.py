@@ -12,8 +12,8 @@ from typing import Any
 
 from minivllm.config.parallel import ParallelConfig
 from minivllm.distributed.group import Group, ParallelState
+from minivllm.distributed.in_process import Mailbox, PeerError, TogetherGroup, Turns
 from minivllm.distributed.shard import pp_ranks, tp_ranks
-from minivllm.distributed.together import Mailbox, PeerError, TogetherGroup, Turns
 from minivllm.executor.abstract import Executor
 from minivllm.executor.exceptions import EngineDeadError
 from minivllm.executor.futures import completed

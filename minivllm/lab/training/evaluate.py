@@ -1,4 +1,4 @@
-"""Exact-match rates of the embedded model: ``python -m minivllm.embedded.evaluation.evaluate``.
+"""Exact-match rates of the embedded model: ``python -m minivllm.lab.training.evaluate``.
 
 The model is run by minivllm's own engine, greedily, on cases it never saw in training.
 """
@@ -12,9 +12,9 @@ from rich.console import Console
 from rich.table import Table
 
 from minivllm.embedded import embedded_model_path
-from minivllm.embedded.evaluation.suites import Case, all_suites
-from minivllm.embedded.training.manifest import update_manifest
 from minivllm.entrypoints.llm import LLM
+from minivllm.lab.training.manifest import update_manifest
+from minivllm.lab.training.suites import Case, all_suites
 from minivllm.sampling_params import SamplingParams
 
 MAX_TOKENS = 96

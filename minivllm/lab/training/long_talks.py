@@ -9,7 +9,7 @@ import random
 
 from minivllm.embedded.data.lists import load_lists
 from minivllm.embedded.data.sample import Sample
-from minivllm.embedded.evaluation.usual_tables import COLUMNS, ask_about, drawn_person, drawn_table
+from minivllm.lab.training.usual_tables import COLUMNS, ask_about, drawn_person, drawn_table
 
 _LISTS = load_lists(__package__, "long_talks")
 

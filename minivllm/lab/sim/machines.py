@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 
 from minivllm.lab.sim.check_sizes import check_at_least_zero, check_counts, check_shares
 from minivllm.lab.sim.cost import HARDWARE, Hardware
-from minivllm.lab.sim.links import LINKS, Link
+from minivllm.lab.sim.interconnects import LINKS, Link
 from minivllm.utils.validation import check
 
 

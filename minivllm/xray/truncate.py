@@ -1,6 +1,6 @@
 """Dropping: rewrite an X-ray file so that it begins later, with the state behind what is gone.
 
-A process of its own (``python -m minivllm.xray.dropping FILE BYTES``), which the writer starts. It
+A process of its own (``python -m minivllm.xray.truncate FILE BYTES``), which the writer starts. It
 holds one state in memory, and never the file.
 """
 

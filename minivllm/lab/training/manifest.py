@@ -7,7 +7,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from minivllm.embedded.data.corpus import fingerprint
-from minivllm.embedded.training.curriculum import Stage
+from minivllm.lab.training.curriculum import Stage
 
 NAME = "manifest.json"
 

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from minivllm.embedded.data.corpus import Mixture, samples
 from minivllm.embedded.data.sample import Sample, Span
-from minivllm.embedded.training import workers
-from minivllm.embedded.training.pointers import PointerBatch
+from minivllm.lab.training import workers
+from minivllm.lab.training.pointers import PointerBatch
 
 EXCHANGED_SHARE = 0.6
 

@@ -111,3 +111,7 @@ class ConversationFields(MediaFields):
                 "continue_final_message and add_generation_prompt cannot both be true"
             )
         return self
+
+    def with_own_fields(self, template_kwargs: dict[str, Any]) -> dict[str, Any]:
+        """Variables of the template: those given, unless a kind of request has more."""
+        return template_kwargs

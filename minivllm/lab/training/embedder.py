@@ -1,4 +1,4 @@
-"""Tune an embedder from the embedded model: ``python -m minivllm.embedded.training.embedder DIR``.
+"""Tune an embedder from the embedded model: ``python -m minivllm.lab.training.embedder DIR``.
 
 Two texts of one meaning are to have near vectors, and all other texts of the batch far ones. (van
 den Oord et al. 2018, "Representation Learning with Contrastive Predictive Coding", InfoNCE) A
@@ -25,10 +25,10 @@ from transformers import Qwen2Model
 from minivllm.embedded import embedded_model_path
 from minivllm.embedded.data.sentence_cases import Search, searches
 from minivllm.embedded.data.sentences import Pair, drawn_pairs
-from minivllm.embedded.training.export import load_network
-from minivllm.embedded.training.lora import mean_losses
-from minivllm.embedded.training.manifest import file_hashes, update_manifest
-from minivllm.embedded.training.tokenization import load_closing_tokenizer, load_tokenizer
+from minivllm.lab.training.export import load_network
+from minivllm.lab.training.lora import mean_losses
+from minivllm.lab.training.manifest import file_hashes, update_manifest
+from minivllm.lab.training.tokenization import load_closing_tokenizer, load_tokenizer
 
 STEPS, RATE, WARM_UP = 300, 5e-4, 20
 GROUPS = 32

@@ -1,6 +1,6 @@
 """Distill a draft of the embedded model.
 
-``python -m minivllm.embedded.training.distill --output DIR``
+``python -m minivllm.lab.training.distill --output DIR``
 
 A narrow network reads the training's text and learns what the embedded model itself would say
 there: its whole distribution, wherever it answers. A draft need not be right, only agree.
@@ -17,12 +17,12 @@ import typer
 from transformers import Qwen2ForCausalLM
 
 from minivllm.embedded import embedded_model_path
-from minivllm.embedded.training import workers
-from minivllm.embedded.training.batches import Batch
-from minivllm.embedded.training.curriculum import DRAFT_PLAN
-from minivllm.embedded.training.export import load_network
-from minivllm.embedded.training.tokenization import load_tokenizer
-from minivllm.embedded.training.train import (
+from minivllm.lab.training import workers
+from minivllm.lab.training.batches import Batch
+from minivllm.lab.training.curriculum import DRAFT_PLAN
+from minivllm.lab.training.export import load_network
+from minivllm.lab.training.tokenization import load_tokenizer
+from minivllm.lab.training.train import (
     CompileLayers,
     LogEvery,
     Minutes,

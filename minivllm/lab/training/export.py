@@ -9,8 +9,8 @@ from tokenizers import Tokenizer
 from transformers import AutoConfig, AutoModelForCausalLM, Qwen2ForCausalLM
 
 from minivllm.embedded.data.chat_format import chat_template
-from minivllm.embedded.training.network import ROPE_THETA
-from minivllm.embedded.training.tokenization import END_OF_TEXT, TURN_END
+from minivllm.lab.training.network import ROPE_THETA
+from minivllm.lab.training.tokenization import END_OF_TEXT, TURN_END
 from minivllm.utils.toml_data import load_toml
 
 # Of config.json, what the network has by the same name.

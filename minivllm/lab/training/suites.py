@@ -20,8 +20,8 @@ from minivllm.embedded.data.sample import Sample
 from minivllm.embedded.data.smalltalk import exchanges
 from minivllm.embedded.data.tables import TableShape, table_conversation
 from minivllm.embedded.data.tools import tool_chat
-from minivllm.embedded.evaluation.long_talks import long_talk
-from minivllm.embedded.evaluation.usual_tables import usual_conversation
+from minivllm.lab.training.long_talks import long_talk
+from minivllm.lab.training.usual_tables import usual_conversation
 
 Messages = list[dict[str, str]]
 _TURN = re.compile(r"<\|im_start\|>(\w+)\n(.*?)<\|im_end\|>\n", re.DOTALL)

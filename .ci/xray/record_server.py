@@ -12,8 +12,9 @@ import sys
 import time
 from typing import Any
 
+from record_runs import CHAT, COMMON, RULES, SETTINGS, TOPICS
+
 from minivllm.embedded import embedded_model_path
-from minivllm.xray.record_runs import CHAT, COMMON, RULES, SETTINGS, TOPICS
 
 
 def record() -> None:
@@ -73,3 +74,7 @@ async def _stream(client, prompt: str, max_tokens: int, hangs_up: bool) -> None:
             num_lines += 1
             if hangs_up and num_lines > 6:
                 return
+
+
+if __name__ == "__main__":
+    record()

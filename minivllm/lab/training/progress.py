@@ -15,9 +15,9 @@ from transformers import Qwen2ForCausalLM
 
 from minivllm.embedded.data.corpus import OTHER_SKILLS
 from minivllm.embedded.data.tables import TableShape, table_conversation
-from minivllm.embedded.training.batches import Encoded, encode
-from minivllm.embedded.training.export import load_network
-from minivllm.embedded.training.tokenization import load_tokenizer
+from minivllm.lab.training.batches import Encoded, encode
+from minivllm.lab.training.export import load_network
+from minivllm.lab.training.tokenization import load_tokenizer
 
 
 @torch.no_grad()

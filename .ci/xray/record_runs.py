@@ -1,7 +1,7 @@
 """Record runs of a real vLLM on the embedded model: those that come with the package and its tests.
 
-``python -m minivllm.xray.record_runs DIR [NAME ...]`` with vLLM's Python writes NAME.jsonl.gz, each
-by a vLLM of its own, and compares each step with vLLM's own blocks.
+``python .ci/xray/record_runs.py DIR [NAME ...]`` with vLLM's Python writes NAME.jsonl.gz, each by a
+vLLM of its own, and compares each step with vLLM's own blocks.
 """
 
 from __future__ import annotations
@@ -178,10 +178,10 @@ def main(folder: str, *names: str) -> None:
     for name in names or SETTINGS:
         path = Path(folder) / f"{name}.jsonl"
         environment = os.environ | ENVIRONMENT | {"MINIVLLM_XRAY": str(path)}
-        code = f"from minivllm.xray import record_runs as r; r.record({name!r})"
+        command = [sys.executable, __file__, "--record", name]
         if name == "server":
-            code = "from minivllm.xray import record_server as r; r.record()"
-        done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True)
+            command = [sys.executable, str(Path(__file__).with_name("record_server.py"))]
+        done = subprocess.run(command, env=environment, capture_output=True)
         said = [line for line in done.stdout.decode().splitlines() if "X-ray" in line]
         print(name, *(said or [done.stderr.decode()[-2000:]]), sep="\n  ")
         if path.exists():
@@ -190,4 +190,7 @@ def main(folder: str, *names: str) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    if sys.argv[1:2] == ["--record"]:
+        record(sys.argv[2])
+    else:
+        main(*sys.argv[1:])

@@ -25,7 +25,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers import Qwen2ForCausalLM
 
-from minivllm.embedded.training.network import let_copy, let_match
+from minivllm.lab.training.network import let_copy, let_match
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Learn to name a request's kind: ``python -m minivllm.embedded.training.classifier DIR``.
+"""Learn to name a request's kind: ``python -m minivllm.lab.training.classifier DIR``.
 
 The embedded model stays as it is. What is learnt is a head, one row of weights a kind, that reads
 the state of the last token. The directory has the weights of the head alone: its index names the
@@ -21,10 +21,10 @@ from torch import Tensor, nn
 from minivllm.embedded import embedded_model_path
 from minivllm.embedded.data.requests import KINDS, request_of_kind
 from minivllm.embedded.data.sentence_cases import unseen_requests
-from minivllm.embedded.training.embedder import last_state
-from minivllm.embedded.training.export import load_network
-from minivllm.embedded.training.manifest import file_hashes, update_manifest
-from minivllm.embedded.training.tokenization import load_closing_tokenizer
+from minivllm.lab.training.embedder import last_state
+from minivllm.lab.training.export import load_network
+from minivllm.lab.training.manifest import file_hashes, update_manifest
+from minivllm.lab.training.tokenization import load_closing_tokenizer
 
 TEXTS, STEPS, RATE, WEIGHT_DECAY = 4000, 400, 5e-3, 0.3
 HEAD_FILE = "score.safetensors"

@@ -1,6 +1,6 @@
 """Measure what the tracer costs: two vLLMs in one process, with it and without, in turn.
 
-``MINIVLLM_XRAY=FILE python -m minivllm.xray.overhead MODEL [RUNS]`` with vLLM's Python. Two vLLMs
+``MINIVLLM_XRAY=FILE python .ci/xray/overhead.py MODEL [RUNS]`` with vLLM's Python. Two vLLMs
 without it differ by 2 %, too, so take many runs.
 """
 
@@ -14,7 +14,7 @@ import sys
 import time
 from typing import Any
 
-from minivllm.xray.record_runs import ENVIRONMENT
+from record_runs import ENVIRONMENT
 
 
 def requests() -> list[tuple[list[int], int]]:

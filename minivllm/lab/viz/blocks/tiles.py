@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from minivllm.lab.viz.blocks.snapshot import HeldBlock, Slot
 from minivllm.lab.viz.draw.layout import NOBODY, Swatch, box_swatch
 from minivllm.lab.viz.draw.palette import GREY, INK, LINE, PAPER, Owner
 from minivllm.lab.viz.draw.svg import MONO, MONO_EM, Drawing
 from minivllm.lab.viz.draw.wording import token_label
-from minivllm.lab.viz.model.snapshot import HeldBlock, Slot
 from minivllm.utils.math_utils import cdiv
 
 SLOTS_PER_LINE = 8

@@ -1,4 +1,4 @@
-"""Train the embedded model: ``python -m minivllm.embedded.training.train --output DIR``.
+"""Train the embedded model: ``python -m minivllm.lab.training.train --output DIR``.
 
 The plan (`curriculum.py`) is stretched over a budget of minutes or of steps. The run is saved
 every few minutes, and the same command goes on from there: it may be stopped at any time.
@@ -21,15 +21,15 @@ from tokenizers import Tokenizer
 from transformers import Qwen2ForCausalLM
 
 from minivllm.embedded.data.corpus import samples
-from minivllm.embedded.training import curriculum, workers
-from minivllm.embedded.training.batches import Batch, batches, encoded_stream
-from minivllm.embedded.training.export import export
-from minivllm.embedded.training.manifest import describe_training
-from minivllm.embedded.training.network import make_network
-from minivllm.embedded.training.optimizer import Optimizer
-from minivllm.embedded.training.pointers import pointer_loss, start_circuits
-from minivllm.embedded.training.progress import progress_report
-from minivllm.embedded.training.tokenization import load_tokenizer, train_tokenizer
+from minivllm.lab.training import curriculum, workers
+from minivllm.lab.training.batches import Batch, batches, encoded_stream
+from minivllm.lab.training.export import export
+from minivllm.lab.training.manifest import describe_training
+from minivllm.lab.training.network import make_network
+from minivllm.lab.training.optimizer import Optimizer
+from minivllm.lab.training.pointers import pointer_loss, start_circuits
+from minivllm.lab.training.progress import progress_report
+from minivllm.lab.training.tokenization import load_tokenizer, train_tokenizer
 
 FULL = {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 5,
         "num_attention_heads": 4}  # fmt: skip

@@ -1,6 +1,6 @@
 """Check what-if against vLLM: four kinds of load, recorded with each setting and told beforehand.
 
-``python -m minivllm.xray.check_what_if MODEL [FOLDER]`` with vLLM's Python, on a quiet machine. The
+``python .ci/xray/check_what_if.py MODEL [FOLDER]`` with vLLM's Python, on a quiet machine. The
 runs stay in FOLDER, if one is named.
 """
 
@@ -17,9 +17,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from overhead import requests
+from record_runs import ENVIRONMENT
+
 from minivllm.xray.format import XRay, read_header
-from minivllm.xray.overhead import requests
-from minivllm.xray.record_runs import ENVIRONMENT
 from minivllm.xray.scenarios import Case, parse_changes, what_if
 
 BASE = {"max_num_batched_tokens": 2048, "max_num_seqs": 64, "num_gpu_blocks_override": 520}
@@ -115,7 +116,7 @@ def record_all(model: str, folder: Path) -> Iterator[tuple[str, dict[str, XRay]]
         environment = os.environ | ENVIRONMENT
         environment |= {"MINIVLLM_XRAY": str(path), "MINIVLLM_XRAY_CHECK": "0",
                         "VLLM_ENABLE_V1_MULTIPROCESSING": "1"}  # fmt: skip
-        command = [sys.executable, "-m", "minivllm.xray.check_what_if", model, "--record",
+        command = [sys.executable, __file__, model, "--record",
                    json.dumps(BASE | arguments)]  # fmt: skip
         subprocess.run(command, env=environment, check=True, capture_output=True)
         yield change, runs_of(path)

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
 
-from minivllm.lab.viz.draw import tiles as look
+from minivllm.lab.viz.blocks import tiles as look
+from minivllm.lab.viz.blocks.snapshot import MAX_SLOTS, CachedTile, HeldBlock, Snapshot
 from minivllm.lab.viz.draw.layout import SWATCH_HEIGHT, Swatch
 from minivllm.lab.viz.draw.palette import GREY, LINE, PAPER
 from minivllm.lab.viz.draw.svg import Drawing
 from minivllm.lab.viz.draw.wording import count, ordinal
-from minivllm.lab.viz.model.snapshot import MAX_SLOTS, CachedTile, HeldBlock, Snapshot
 from minivllm.trace import Trace
 from minivllm.trace.records import BlockCopied, BlocksAllocated, SwappedIn
 from minivllm.utils.math_utils import cdiv

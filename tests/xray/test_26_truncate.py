@@ -21,8 +21,8 @@ from minivllm.scheduling.batch_queue import BatchQueue
 from minivllm.trace import Trace
 from minivllm.trace.records import Finished, RequestAdded, StepEnded, StepStarted
 from minivllm.xray import load_xray, report
-from minivllm.xray.dropping import drop_oldest
 from minivllm.xray.format import header_line, read_header, row_of, step_line, without_text
+from minivllm.xray.truncate import drop_oldest
 
 ROOT = Path(__file__).parents[2]
 SHIPPED = sorted(

@@ -1,4 +1,4 @@
-"""Train an adapter of the embedded model: ``python -m minivllm.embedded.training.lora NAME DIR``.
+"""Train an adapter of the embedded model: ``python -m minivllm.lab.training.lora NAME DIR``.
 
 All weights of the model stay as they are. Beside each linear layer two thin matrices are learnt,
 whose product is a change of its weight of low rank. (Hu et al. 2021, "LoRA: Low-Rank Adaptation
@@ -24,12 +24,12 @@ from minivllm.embedded.data.adapter_cases import unseen_samples
 from minivllm.embedded.data.pirate import pirate_talk
 from minivllm.embedded.data.sample import Sample
 from minivllm.embedded.data.sql import sql_query
-from minivllm.embedded.training.batches import Encoded, batches, encode
-from minivllm.embedded.training.export import load_network
-from minivllm.embedded.training.manifest import file_hashes, update_manifest
-from minivllm.embedded.training.progress import exact_rates, rate, summary
-from minivllm.embedded.training.tokenization import load_tokenizer
-from minivllm.embedded.training.train import language_loss
+from minivllm.lab.training.batches import Encoded, batches, encode
+from minivllm.lab.training.export import load_network
+from minivllm.lab.training.manifest import file_hashes, update_manifest
+from minivllm.lab.training.progress import exact_rates, rate, summary
+from minivllm.lab.training.tokenization import load_tokenizer
+from minivllm.lab.training.train import language_loss
 
 RANK, ALPHA = 8, 16
 RATE, WARM_UP = 4e-3, 20
