@@ -189,7 +189,7 @@ class Scheduler:
         promised = 0
         for seq in request.unfinished_seqs:  # several only after a preemption
             hit = self.kv_manager.get_computed_blocks(seq)
-            num_new = seq.num_tokens - len(hit) * self.kv_manager.block_size
+            num_new = seq.num_tokens - hit.num_tokens
             fits = self.kv_manager.can_fit_full_sequence(
                 seq, hit, self._limit_chunk(num_new), promised
             )

@@ -10,6 +10,7 @@ from random import Random
 from typing import Any
 
 from minivllm.kv.manager import KVCacheManager
+from minivllm.kv.prefix_cache import CacheHit
 from minivllm.lab.exercises.answers import NotYet, compare, number_list
 from minivllm.lab.exercises.exercise import Exercise, seeded
 from minivllm.lab.exercises.requests import make_request
@@ -55,7 +56,7 @@ def _count_copies(num_prompt: int, block_size: int, parents: list[list[int]]) ->
     manager, ids = KVCacheManager(200, block_size), count(1)
     request = make_request("beam", num_prompt, 99)
     root = request.seqs[0]
-    manager.allocate_new_computed_blocks(root, [])
+    manager.allocate_new_computed_blocks(root, CacheHit())
     manager.allocate_slots(root, num_prompt, [])
     root.num_computed_tokens = num_prompt
 
