@@ -207,6 +207,10 @@ class KVCacheManager:
         """Block ids of a sequence, in the order of its positions."""
         return self.block_tables[seq_id].block_ids
 
+    def ids_by_group(self, block_ids: list[int]) -> tuple[list[int], ...]:
+        """Block ids as the plan has them, a list for each KV cache group: here there is one."""
+        return (block_ids,)
+
     def free(self, seq: Sequence, keep_host_blocks: bool = False) -> None:
         """Free all blocks of a sequence, the last first. A sequence that holds none is no error."""
         if not keep_host_blocks:

@@ -156,13 +156,14 @@ class DraftModelProposer:
             stop = min(stop, self.num_positions)
             if start >= stop:
                 continue
-            model_input.add(state.token_ids[start:stop], start, state.block_ids, self.block_size)
+            block_ids = state.block_ids[0]  # its layers are behind those of the first group
+            model_input.add(state.token_ids[start:stop], start, block_ids, self.block_size)
             if num_drafts > 0:
                 decodes.seq_ids.append(seq_id)
                 decodes.num_drafts.append(num_drafts)
                 decodes.rows.append(len(model_input.token_ids) - 1)
                 decodes.positions.append(stop)
-                decodes.block_tables.append(state.block_ids)
+                decodes.block_tables.append(block_ids)
         return model_input, decodes
 
     def _next(self, metadata: AttentionMetadata, positions: torch.Tensor) -> AttentionMetadata:

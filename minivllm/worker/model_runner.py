@@ -182,7 +182,7 @@ class ModelRunner:
             start = scheduler_output.num_computed_tokens[seq_id]
             token_ids = state.token_ids[start : start + num_new]
             token_ids += scheduler_output.scheduled_spec_decode_tokens.get(seq_id, ())
-            model_input.add(token_ids, start, state.block_ids, self.block_size)
+            model_input.add(token_ids, start, state.block_ids[0], self.block_size)
         if self.cuda_graph_runner is not None:
             model_input.pad(self.cuda_graph_runner.size_for(model_input.query_lens))
         return model_input.to_tensors(self.device)

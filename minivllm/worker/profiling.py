@@ -43,7 +43,7 @@ def full_step(
     return SchedulerOutput(
         num_scheduled_tokens=dict(zip(ids, lengths, strict=True)),
         num_computed_tokens=dict.fromkeys(ids, 0),
-        new_block_ids={i: [0] * cdiv(n, block_size) for i, n in zip(ids, lengths, strict=True)},
+        new_block_ids={i: ([0] * cdiv(n, block_size),) for i, n in zip(ids, lengths, strict=True)},
         scheduled_new_reqs=[
             NewRequestData(i, [0] * n, n, params, seed=0, pooling_params=pooling_params)
             for i, n in zip(ids, lengths, strict=True)

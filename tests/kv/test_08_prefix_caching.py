@@ -114,7 +114,7 @@ def test_two_requests_of_one_step_share():
         scheduler.add_request(request(name, 11))
     plan = step(scheduler)
     assert plan.num_scheduled_tokens == {"a": 11, "b": 3}
-    assert plan.new_block_ids == {"a": [1, 2, 3], "b": [1, 2, 4]}
+    assert plan.new_block_ids == {"a": ([1, 2, 3],), "b": ([1, 2, 4],)}
     assert scheduler.requests["b"].num_cached_tokens == 8
 
 

@@ -113,8 +113,8 @@ def test_the_largest_step_that_limits_allow(tokens, seqs, max_len, lengths):
     plan = full_step(tokens, seqs, max_len, block_size=4)
     assert list(plan.num_scheduled_tokens.values()) == lengths
     assert [len(new.token_ids) for new in plan.scheduled_new_reqs] == lengths
-    assert [len(ids) for ids in plan.new_block_ids.values()] == [-(-n // 4) for n in lengths]
-    assert {block for ids in plan.new_block_ids.values() for block in ids} == {0}
+    assert [len(ids) for (ids,) in plan.new_block_ids.values()] == [-(-n // 4) for n in lengths]
+    assert {block for (ids,) in plan.new_block_ids.values() for block in ids} == {0}
 
 
 # -- a GPU's memory, with its numbers made up ----------------------------------------------------

@@ -167,6 +167,10 @@ class ContiguousKVCacheManager:
         """The slots of a sequence, in the order of its positions."""
         return list(self.block_tables[seq_id].blocks)
 
+    def ids_by_group(self, block_ids: list[int]) -> tuple[list[int], ...]:
+        """Slots as the plan has them, a list for each KV cache group: here there is one."""
+        return (block_ids,)
+
     def free(self, seq: Sequence) -> None:
         """Free a sequence's slab. A sequence that holds none is no error."""
         if seq.seq_id in self.block_tables:
