@@ -25,6 +25,7 @@ class KVCache:
         device: where they are.
         draft: the layers of a draft model, behind the same block ids.
         scales: of each layer's keys and values in float8; none: 1.
+        layer_groups: the KV cache group of each layer; None: there is one group.
     """
 
     def __init__(
@@ -38,8 +39,10 @@ class KVCache:
         device: torch.device,
         draft: KVCache | None = None,
         scales: Sequence[tuple[float, float]] = (),
+        layer_groups: Sequence[int] | None = None,
     ):
         self.draft = draft
+        self.layer_groups = [0] * num_layers if layer_groups is None else list(layer_groups)
         shape = (num_layers, 2, num_blocks, block_size, num_kv_heads, head_dim)
         # Zeros and not what was there before: nothing that counts is read before it is written, but
         # padding reads the null block, and NaN times a weight of 0 is NaN.
@@ -47,19 +50,19 @@ class KVCache:
         self.data = make_zeros(shape, torch.uint8 if quantized else dtype, device)
         # float32, one per token and head, beside codes of int8
         self.scales = make_zeros(shape[:-1], torch.float32, device) if dtype == torch.int8 else None
-        self._layers: list[LayerKVCache] = [(layer[0], layer[1]) for layer in self.data]
+        self.layers: list[LayerKVCache] = [(layer[0], layer[1]) for layer in self.data]
         if quantized:
             layers = self.data.view(dtype)
             of_layers = scales or [(1.0, 1.0)] * num_layers
             of_tokens = [(None, None)] * num_layers if self.scales is None else self.scales
-            self._layers = [
+            self.layers = [
                 QuantizedKVCache(layer[0], layer[1], *of_layer, of_token[0], of_token[1])
                 for layer, of_layer, of_token in zip(layers, of_layers, of_tokens, strict=True)
             ]
 
     def layer(self, index: int) -> LayerKVCache:
         """K and V of one layer, each ``[num_blocks, block_size, num_kv_heads, head_dim]``."""
-        return self._layers[index]
+        return self.layers[index]
 
     def touch(self, num_bytes: int) -> None:
         """Have memory behind the blocks that are handed out first, before any step needs it.

@@ -14,7 +14,7 @@ Worked example, block size 4. Sequence A (9 tokens known, 8 computed) decodes on
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -45,16 +45,31 @@ class AttentionMetadata:
         device: torch.device,
     ) -> AttentionMetadata:
         """From plain lists: one query length, sequence length and block table per sequence."""
-        width = max(len(table) for table in block_tables)
-        padded = [table + [0] * (width - len(table)) for table in block_tables]
         query_start_loc = [0]
         for n in query_lens:
             query_start_loc.append(query_start_loc[-1] + n)
         return cls(
             make_tensor(query_start_loc, "int32", device),
             make_tensor(seq_lens, "int32", device),
-            make_tensor(padded, "int32", device),
+            make_tensor(_padded(block_tables), "int32", device),
             make_tensor(slot_mapping, "int64", device),
             max(query_lens),
             max(seq_lens),
         )
+
+    def with_blocks(
+        self, block_tables: list[list[int]], slot_mapping: list[int]
+    ) -> AttentionMetadata:
+        """Make the metadata of another KV cache group: the same batch, in other blocks."""
+        device = self.seq_lens.device
+        return replace(
+            self,
+            block_table=make_tensor(_padded(block_tables), "int32", device),
+            slot_mapping=make_tensor(slot_mapping, "int64", device),
+        )
+
+
+def _padded(block_tables: list[list[int]]) -> list[list[int]]:
+    """Tables as the rows of a rectangle, filled up with the null block."""
+    width = max(len(table) for table in block_tables)
+    return [table + [0] * (width - len(table)) for table in block_tables]

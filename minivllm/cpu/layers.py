@@ -76,15 +76,16 @@ class CPULayers:
         hidden = as_numpy(x)
         before = None if residual is None else as_numpy(residual)
         cosines = as_numpy(cos_sin)
-        slots = attention.metadata.slot_mapping.numpy()
         for index, layer in enumerate(self.layers):
-            cache = attention.kv_cache.layer(index)
+            metadata = attention.metadata[index]
+            slots = metadata.slot_mapping.numpy()
+            cache = attention.kv_cache.layers[index]
             caches: Caches
             if isinstance(cache, QuantizedKVCache):
                 caches = cache
             else:
                 caches = as_numpy(cache[0]), as_numpy(cache[1])
-            hidden, before = layer(hidden, before, cosines, slots, caches, attention.metadata)
+            hidden, before = layer(hidden, before, cosines, slots, caches, metadata)
         assert before is not None, "a decoder has layers"
         return as_tensor(hidden, self.dtype), as_tensor(before, self.dtype)
 

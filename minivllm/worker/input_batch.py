@@ -129,6 +129,3 @@ class InputBatch:
             metadata = SamplingMetadata(states, logits.shape[-1], logits.device)
             self._sampling_metadata = metadata
         return metadata
-
-    def __getitem__(self, seq_id: str) -> CachedRequestState:
-        return self.states[seq_id]

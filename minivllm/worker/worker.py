@@ -301,7 +301,8 @@ class Worker:
             dtype = config.kv_cache_dtype(self.config.cache_config.cache_dtype)
             known = model.kv_scales, num_layers, config.start_layer
             scales = layer_scales(*known) if is_float8(dtype) else []
-            return KVCache(*shape, *heads, dtype, device, draft, scales)
+            groups = [0] * config.num_layers  # an encoder's layers have rows, but keep nothing
+            return KVCache(*shape, *heads, dtype, device, draft, scales, groups)
 
         draft = None
         if self.draft_config is not None and self.draft_model is not None:

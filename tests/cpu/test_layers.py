@@ -76,7 +76,9 @@ def check_bit_for_bit(model, block_size, dtype):
         sizes = num_blocks, block_size, config.num_kv_heads, config.head_dim
         cache = KVCache(config.num_layers, *sizes, dtype, CPU)
         cache.data.copy_(torch.randn(cache.data.shape, generator=torch.Generator().manual_seed(2)))
-        return model(ids, positions, StepAttention(PagedNumba(), cache, metadata)), cache.data
+        return model(
+            ids, positions, StepAttention(PagedNumba(), cache, [metadata] * config.num_layers)
+        ), cache.data
 
     in_arrays, written = hidden()
     with cpu.layers_as_modules(model):
@@ -195,9 +197,9 @@ def test_a_backend_of_ones_own_is_asked(load):
     cache = KVCache(3, num_blocks, BLOCK_SIZE, 4, 8, torch.float32, CPU)
     ids = torch.zeros(len(positions), dtype=torch.int64)
     with torch.inference_mode():
-        silent = model(ids, positions, StepAttention(Silent(), cache, metadata))
+        silent = model(ids, positions, StepAttention(Silent(), cache, [metadata] * 3))
         assert not torch.equal(
-            silent, model(ids, positions, StepAttention(PagedNumba(), cache, metadata))
+            silent, model(ids, positions, StepAttention(PagedNumba(), cache, [metadata] * 3))
         )
 
 

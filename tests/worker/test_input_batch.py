@@ -27,7 +27,7 @@ def test_each_group_has_a_table_of_its_own():
     batch = batch_of(a=([1, 2], [3]))
     batch.update(SchedulerOutput(new_block_ids={"a": ([], [4])}))
     batch.update(SchedulerOutput(new_block_ids={"a": ([5], [6, 7])}))
-    assert batch["a"].block_ids == ([1, 2, 5], [3, 4, 6, 7])
+    assert batch.states["a"].block_ids == ([1, 2, 5], [3, 4, 6, 7])
 
 
 def test_the_plan_keeps_its_lists():
@@ -42,14 +42,14 @@ def test_a_copy_takes_the_last_place_in_the_table_of_its_group():
     batch = batch_of(a=([1, 2], [3]))
     copy = KVCacheBlockCopy("a", 3, 9, group=1)
     batch.update(SchedulerOutput(kv_cache_block_copies=[copy], new_block_ids={"a": ([4], [])}))
-    assert batch["a"].block_ids == ([1, 2, 4], [9])
+    assert batch.states["a"].block_ids == ([1, 2, 4], [9])
 
 
 def test_a_resumed_sequence_gets_whole_tables():
     batch = batch_of(a=([1, 2], [3]))
     batch.update(SchedulerOutput(preempted_req_ids=["a"]))
     batch.update(SchedulerOutput(resumed_req_ids=["a"], new_block_ids={"a": ([4], [5, 6])}))
-    assert batch["a"].block_ids == ([4], [5, 6])
+    assert batch.states["a"].block_ids == ([4], [5, 6])
 
 
 def test_forks_and_beams_share_no_list():
@@ -57,8 +57,8 @@ def test_forks_and_beams_share_no_list():
     batch.fork({"a": ["a/1"]})
     batch.update(SchedulerOutput(beam_moves=[BeamMove("a/2", "a", 5)]))
     batch.update(SchedulerOutput(new_block_ids={"a": ([3], [4])}))
-    assert batch["a"].block_ids == ([1, 3], [2, 4])
-    assert batch["a/1"].block_ids == batch["a/2"].block_ids == ([1], [2])
+    assert batch.states["a"].block_ids == ([1, 3], [2, 4])
+    assert batch.states["a/1"].block_ids == batch.states["a/2"].block_ids == ([1], [2])
 
 
 def test_a_manager_says_which_lists_the_plan_has():
