@@ -14,11 +14,16 @@ Worked example, block size 4. Sequence A (9 tokens known, 8 computed) decodes on
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import wraps
+from typing import Any, TypeVar
 
 import torch
 
 from minivllm.utils.tensors import make_tensor
+
+R = TypeVar("R")
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,6 +39,8 @@ class AttentionMetadata:
     slot_mapping: torch.Tensor  # int64 [num_tokens]: the slot that each token's K and V go to
     max_query_len: int  # the most rows that one sequence has; known here, where it costs nothing
     max_seq_len: int  # and the most tokens
+    # What layers have computed from it, for the others: see ``once_per_step``.
+    computed: dict[Any, Any] = field(default_factory=dict, init=False, repr=False)
 
     @classmethod
     def build(
@@ -67,6 +74,23 @@ class AttentionMetadata:
             block_table=make_tensor(_padded(block_tables), "int32", device),
             slot_mapping=make_tensor(slot_mapping, "int64", device),
         )
+
+
+def once_per_step(function: Callable[..., R]) -> Callable[..., R]:
+    """Compute a function of the metadata once, for all layers of a step that ask for the same.
+
+    The result is kept with the metadata and goes when that goes. So layers of several KV cache
+    groups may ask in turn. Further arguments are given by place, and can be hashed.
+    """
+
+    @wraps(function)
+    def ask(metadata: AttentionMetadata, *args: Any) -> R:
+        key = (function, *args)
+        if key not in metadata.computed:
+            metadata.computed[key] = function(metadata, *args)
+        return metadata.computed[key]
+
+    return ask
 
 
 def _padded(block_tables: list[list[int]]) -> list[list[int]]:
