@@ -10,13 +10,13 @@ from typing import Any
 import torch
 
 from minivllm.config import KV_CACHE_DTYPES
+from minivllm.config.kv_cache_size import kv_bytes_per_token
 from minivllm.distributed.shard import (
     check_tensor_parallel_size,
     divides,
     get_pp_indices,
     kv_head_share,
 )
-from minivllm.kv.memory_profile import kv_bytes_per_token
 from minivllm.models.generation_config import read_generation_config, sampling_defaults
 from minivllm.models.rope import max_positions
 from minivllm.utils.json_files import read_json_object

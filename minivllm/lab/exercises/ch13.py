@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
-from minivllm.kv.memory_profile import kv_bytes_per_token
+from minivllm.config.kv_cache_size import kv_bytes_per_token
 from minivllm.lab.exercises.answers import NotYet, compare, whole_number, whole_numbers
 from minivllm.lab.exercises.exercise import Exercise, seeded
 from minivllm.lab.exercises.function_exercise import FunctionExercise

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from minivllm.kv.memory_profile import kv_bytes_per_token
+from minivllm.config.kv_cache_size import kv_bytes_per_token
 from minivllm.lab.sim.check_sizes import (
     check_at_least_zero,
     check_counts,
