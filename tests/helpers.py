@@ -69,7 +69,7 @@ def caching(num_blocks=20, block_size=4):
 
 def num_hit(manager, token_ids, **kwargs):
     """Number of cached tokens that a sequence would find now."""
-    return len(manager.get_computed_blocks(sequence("?", token_ids, **kwargs))) * manager.block_size
+    return manager.get_computed_blocks(sequence("?", token_ids, **kwargs)).num_tokens
 
 
 # -- the scheduler -----------------------------------------------------------------------------

@@ -133,11 +133,3 @@ class VllmConfig:
         model = self.model_config.shard(rank, size)
         model = model.stage(stage, self.parallel_config.pipeline_parallel_size)
         return replace(self, model_config=model, draft_model_config=draft)
-
-    @property
-    def kv_bytes_per_block(self) -> int:
-        """Bytes of K and V of one block, over all layers of the model and of its draft."""
-        models = (self.model_config, self.draft_model_config)
-        name = self.cache_config.cache_dtype
-        per_token = sum(m.kv_bytes_per_token(name) for m in models if m is not None)
-        return per_token * self.cache_config.block_size

@@ -135,7 +135,7 @@ def _compile(model: DecoderModel | EncoderModel, backend: AttentionBackend) -> t
     layers = model.model.layers
     num_known = sum(map(is_known, layers)) if type(backend) is CPULayers.backend_class else 0
     if num_known:
-        model.model.run_layers = CPULayers(model.model, dtype)  # type: ignore[assignment]
+        model.model.run_layers = CPULayers(model.model, dtype)  # type: ignore[method-assign]
     for operation in FUSED:
         _replace(model, getattr(ops, operation), getattr(fused, operation))
     if num_known == len(layers):

@@ -65,7 +65,7 @@ class CPULayers:
     def __call__(
         self,
         x: torch.Tensor,
-        cos_sin: torch.Tensor,
+        cos_sin: list[torch.Tensor | None],
         attention: StepAttention,
         residual: torch.Tensor | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -75,16 +75,18 @@ class CPULayers:
             return self.run_modules(x, cos_sin, attention, residual)
         hidden = as_numpy(x)
         before = None if residual is None else as_numpy(residual)
-        cosines = as_numpy(cos_sin)
-        slots = attention.metadata.slot_mapping.numpy()
         for index, layer in enumerate(self.layers):
-            cache = attention.kv_cache.layer(index)
+            metadata = attention.metadata[index]
+            slots = metadata.slot_mapping.numpy()
+            table = cos_sin[index]
+            assert table is not None, "known layers turn queries and keys"
+            cache = attention.kv_cache.layers[index]
             caches: Caches
             if isinstance(cache, QuantizedKVCache):
                 caches = cache
             else:
                 caches = as_numpy(cache[0]), as_numpy(cache[1])
-            hidden, before = layer(hidden, before, cosines, slots, caches, attention.metadata)
+            hidden, before = layer(hidden, before, as_numpy(table), slots, caches, metadata)
         assert before is not None, "a decoder has layers"
         return as_tensor(hidden, self.dtype), as_tensor(before, self.dtype)
 

@@ -16,6 +16,7 @@ from minivllm.config import VllmConfig
 from minivllm.executor.exceptions import EngineDeadError
 from minivllm.executor.futures import LazyFuture
 from minivllm.kv.kv_cache_config import KVCacheConfig
+from minivllm.kv.kv_cache_spec import KVCacheSpec
 from minivllm.request import Request
 from minivllm.scheduling.output import ModelRunnerOutput, SchedulerOutput
 
@@ -82,8 +83,8 @@ class Executor(ABC):
             TimeoutError: if results are late.
         """
 
-    def get_kv_cache_specs(self) -> list[int]:
-        """Bytes of one block, of each worker."""
+    def get_kv_cache_specs(self) -> list[dict[str, KVCacheSpec]]:
+        """The KVCacheSpec of each layer, by its name, of each worker."""
         return self.collective_rpc("get_kv_cache_spec")
 
     def determine_available_memory(self) -> list[int]:

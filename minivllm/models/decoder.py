@@ -101,10 +101,18 @@ class Decoder(nn.Module):
         self.layers = nn.ModuleList(layer_class(config, w) for w in config.sliding_windows)
         self.norm = layer_class.norm_class(config.hidden_size, config.norm_eps)
 
+    def cos_sin(self, positions: torch.Tensor) -> list[torch.Tensor | None]:
+        """Cosines and sines of positions for each layer, ``[num_tokens, 2, head_dim]``.
+
+        Layers that turn by the same angles have the same tensor; None where positions are learned.
+        """
+        table = None if self.rotary_emb is None else self.rotary_emb(positions)
+        return [table] * len(self.layers)
+
     def run_layers(
         self,
         x: torch.Tensor,
-        cos_sin: torch.Tensor | None,
+        cos_sin: list[torch.Tensor | None],
         attention: StepAttention,
         residual: torch.Tensor | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -114,7 +122,7 @@ class Decoder(nn.Module):
         from an earlier stage.
         """
         for index, layer in enumerate(self.layers):
-            x, residual = layer(x, residual, cos_sin, attention.layer(index))
+            x, residual = layer(x, residual, cos_sin[index], attention.layer(index))
         assert residual is not None, "a decoder has layers"
         return x, residual
 
@@ -172,8 +180,7 @@ class DecoderModel(CheckpointMixin):
             ``[num_tokens, hidden_size]``, after the final norm.
         """
         x = self.embed(token_ids, positions)
-        rotary_emb = self.model.rotary_emb
-        cos_sin = None if rotary_emb is None else rotary_emb(positions)
+        cos_sin = self.model.cos_sin(positions)
         x, residual = self.model.run_layers(x, cos_sin, attention)
         x, _ = self.model.norm(x, residual)
         return x

@@ -36,7 +36,8 @@ class EncoderAttention(nn.Module):
 
     def forward(self, x: torch.Tensor, attention: StepAttention) -> torch.Tensor:
         q, k, v = self.qkv_proj(x)
-        out = attention.backend.attend_ragged(q, k, v, attention.metadata, self.scale)
+        metadata = attention.metadata[0]  # all layers have the same rows, and none keeps K and V
+        out = attention.backend.attend_ragged(q, k, v, metadata, self.scale)
         return self.o_proj(out.flatten(-2))
 
 

@@ -153,17 +153,12 @@ class ModelConfig:
         name = KV_CACHE_DTYPES[cache_dtype]
         return self.dtype if name is None else getattr(torch, name)
 
-    def kv_bytes_per_token(self, cache_dtype: str = "auto") -> int:
-        """Bytes of K and V per token, over all layers; 0 of an encoder, which keeps none.
-
-        In int8 each head has a scale beside its numbers, a float32.
-        """
-        if self.is_encoder_only:
-            return 0
-        dtype = self.kv_cache_dtype(cache_dtype)
-        scales = 2 * self.num_layers * self.num_kv_heads * 4 if dtype == torch.int8 else 0
-        sizes = self.num_layers, self.num_kv_heads, self.head_dim
-        return kv_bytes_per_token(*sizes, dtype.itemsize) + scales
+    def kv_bytes_per_token(self) -> int:
+        """Bytes of K and V per token in the model's dtype, over all layers; 0 of an encoder."""
+        num_layers = 0 if self.is_encoder_only else self.num_layers
+        return kv_bytes_per_token(
+            num_layers, self.num_kv_heads, self.head_dim, bytes_per_number=self.dtype.itemsize
+        )
 
     @classmethod
     def from_directory(

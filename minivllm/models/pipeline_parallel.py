@@ -81,8 +81,7 @@ def _forward(
         x, residual = model.embed(token_ids, positions), None
     else:
         x, residual = hidden_states
-    cos_sin = None if decoder.rotary_emb is None else decoder.rotary_emb(positions)
-    x, residual = decoder.run_layers(x, cos_sin, attention, residual)
+    x, residual = decoder.run_layers(x, decoder.cos_sin(positions), attention, residual)
     if decoder.norm is None:
         return torch.stack((x, residual))
     return decoder.norm(x, residual)[0]

@@ -54,9 +54,10 @@ class PipelineStage(ModelRunner):
         return super().execute_model(scheduler_output)
 
     def _forward(
-        self, token_ids: torch.Tensor, positions: torch.Tensor, metadata: AttentionMetadata
+        self, token_ids: torch.Tensor, positions: torch.Tensor, metadata: list[AttentionMetadata]
     ) -> torch.Tensor:
-        attention = StepAttention(self.attention, self.kv_cache, metadata)
+        of_layers = [metadata[group] for group in self.kv_cache.layer_groups]
+        attention = StepAttention(self.attention, self.kv_cache, of_layers)
         return self.model(token_ids, positions, attention, self._hidden_states)
 
 
@@ -67,7 +68,7 @@ class EarlierStage(PipelineStage):
         self.input_batch.update(scheduler_output)
         for seq_id, token_ids in scheduler_output.new_token_ids.items():
             start = scheduler_output.num_computed_tokens[seq_id]
-            self.input_batch[seq_id].token_ids[start:] = token_ids
+            self.input_batch.states[seq_id].token_ids[start:] = token_ids
         self._move_blocks(scheduler_output)
         if scheduler_output.num_scheduled_tokens:
             self._hidden_states = self._forward(*self.prepare_inputs(scheduler_output))
@@ -80,7 +81,7 @@ class EarlierStage(PipelineStage):
         self.input_batch.fork(scheduler_output.forks)
         for seq_id in seq_ids:
             drafts = scheduler_output.scheduled_spec_decode_tokens.get(seq_id, ())
-            self.input_batch[seq_id].token_ids += [*drafts, NO_TOKEN]
+            self.input_batch.states[seq_id].token_ids += [*drafts, NO_TOKEN]
 
 
 def make_runner(group: Group, model: DecoderModel, **args: Any) -> ModelRunner:

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,7 +16,7 @@ import torch
 
 from minivllm import envs
 from minivllm.attention.kv_cache import KVCache
-from minivllm.attention.quantized_kv import is_float8, layer_scales
+from minivllm.attention.quantized_kv import is_float8
 from minivllm.attention.selector import make_backend
 from minivllm.config import VllmConfig
 from minivllm.config.lora import LoRAConfig
@@ -24,6 +24,12 @@ from minivllm.cpu import apply as cpu
 from minivllm.cpu import linear
 from minivllm.distributed.group import Alone, ParallelState
 from minivllm.kv.kv_cache_config import KVCacheConfig
+from minivllm.kv.kv_cache_spec import (
+    KVCacheGroupSpec,
+    KVCacheSpec,
+    bytes_per_block,
+    get_kv_cache_groups,
+)
 from minivllm.kv.memory_profile import MemoryProfile, format_bytes, host_memory_gib
 from minivllm.logger import init_logger
 from minivllm.lora import apply as lora
@@ -38,6 +44,7 @@ from minivllm.scheduling.output import ModelRunnerOutput, SchedulerOutput
 from minivllm.utils.platforms import describe_gpu
 from minivllm.worker.cuda_graph_runner import CUDAGraphRecorder, capture_sizes
 from minivllm.worker.draft_model import DraftModelProposer
+from minivllm.worker.kv_cache import DRAFT, kv_cache_specs, make_kv_cache
 from minivllm.worker.lora_manager import WorkerLoRAManager
 from minivllm.worker.model_runner import ModelRunner
 from minivllm.worker.pipeline_stage import make_runner
@@ -139,9 +146,13 @@ class Worker:
                 cpu.apply(model, self.attention)
         return model
 
-    def get_kv_cache_spec(self) -> int:
-        """Bytes of one block here, over the layers and heads that this rank has."""
-        return self.config.kv_bytes_per_block
+    def get_kv_cache_spec(self) -> dict[str, KVCacheSpec]:
+        """The KVCacheSpec of each layer that this rank has, by name; a draft model's come last."""
+        cache = self.config.cache_config
+        specs = kv_cache_specs(self.model_config, cache)
+        if self.draft_config is not None:
+            specs |= kv_cache_specs(self.draft_config, cache, prefix=DRAFT)
+        return specs
 
     def determine_available_memory(self) -> int:
         """Bytes for the KV cache: on a GPU what weights and a full step leave, on a CPU as stated.
@@ -162,6 +173,7 @@ class Worker:
     def initialize_from_config(self, kv_cache_config: KVCacheConfig) -> None:
         """Allocate the KV cache, on the device and on the host, and make the model runner."""
         self.num_blocks = kv_cache_config.num_blocks
+        self.bytes_per_block = bytes_per_block(kv_cache_config.groups, self.get_kv_cache_spec())
         cache_dtype = self.config.cache_config.cache_dtype
         is_scaled = is_float8(self.model_config.kv_cache_dtype(cache_dtype))
         if is_scaled and not (self.model.kv_scales or self.model_config.is_encoder_only):
@@ -169,7 +181,7 @@ class Worker:
                 "Using KV cache scaling factor 1.0 for %s. If this is unintended, verify that "
                 "k/v_scale scaling factors are properly set in the checkpoint.", cache_dtype,
             )  # fmt: skip
-        self.model_runner = self._runner(self.num_blocks, kv_cache_config.num_host_blocks + 1)
+        self.model_runner = self._runner(kv_cache_config)
         if self.device.type != "cpu":
             self.profile_memory()
         self._log_room(kv_cache_config.num_host_blocks)
@@ -255,7 +267,7 @@ class Worker:
                 weights=self._weight_bytes(),
                 activations=self._peak_activations,
                 overhead=self._overhead,
-                kv_cache=self.num_blocks * self.config.kv_bytes_per_block,
+                kv_cache=self.num_blocks * self.bytes_per_block,
                 num_blocks=self.num_blocks,
                 block_size=self.block_size,
                 cache_dtype=self.config.cache_config.cache_dtype,
@@ -265,48 +277,58 @@ class Worker:
             logger.info("%s", self._profile)
         return self._profile
 
-    def _runner(self, num_blocks: int, num_host_blocks: int) -> ModelRunner:
-        device = self._kv_cache(num_blocks, self.device)
+    def _runner(self, kv_cache_config: KVCacheConfig) -> ModelRunner:
+        groups = kv_cache_config.groups
+        num_host_blocks = kv_cache_config.num_host_blocks + 1  # its null block
+        kv_cache = self._kv_cache(groups, kv_cache_config.num_blocks, self.device)
         draft_model = None
         speculative = self.config.speculative_config
-        if self.draft_model is not None and device.draft is not None and speculative is not None:
+        if self.draft_model is not None and kv_cache.draft is not None and speculative is not None:
             draft_model = DraftModelProposer(
                 speculative,
                 self.draft_model,
-                device.draft,
-                self.block_size,
-                self.config.scheduler_config.max_model_len,
-                self.attention,
+                kv_cache.draft,
+                block_size=self.block_size,
+                max_model_len=self.config.scheduler_config.max_model_len,
+                attention=self.attention,
             )
         return make_runner(
             self.parallel_state.pp,
             model=self.model,
-            kv_cache=device,
-            host_kv_cache=self._kv_cache(num_host_blocks, torch.device("cpu")),
+            kv_cache=kv_cache,
+            host_kv_cache=self._kv_cache(groups, num_host_blocks, torch.device("cpu")),
             block_size=self.block_size,
             attention=self.attention,
             draft_model=draft_model,
             lora_manager=self.lora_manager,
+            num_groups=max(1, len(groups)),  # an encoder's tables are one group, of empty ones
         )
 
-    def _kv_cache(self, num_blocks: int, device: torch.device) -> KVCache:
+    def _kv_cache(
+        self, groups: Sequence[KVCacheGroupSpec], num_blocks: int, device: torch.device
+    ) -> KVCache:
         """Make a KV cache: layers of the model and of its draft, behind the same block ids."""
-
-        def layers(
-            model: DecoderModel, config: ModelConfig, draft: KVCache | None = None
-        ) -> KVCache:
-            num_layers = 0 if config.is_encoder_only else config.num_layers
-            shape = num_layers, num_blocks, self.block_size
-            heads = config.num_kv_heads, config.head_dim
-            dtype = config.kv_cache_dtype(self.config.cache_config.cache_dtype)
-            known = model.kv_scales, num_layers, config.start_layer
-            scales = layer_scales(*known) if is_float8(dtype) else []
-            return KVCache(*shape, *heads, dtype, device, draft, scales)
-
+        cache = self.config.cache_config
         draft = None
         if self.draft_config is not None and self.draft_model is not None:
-            draft = layers(self.draft_model, self.draft_config)
-        return layers(self.model, self.model_config, draft)
+            draft = make_kv_cache(
+                self.draft_config,
+                cache,
+                groups,
+                num_blocks=num_blocks,
+                device=device,
+                kv_scales=self.draft_model.kv_scales,
+                prefix=DRAFT,
+            )
+        return make_kv_cache(
+            self.model_config,
+            cache,
+            groups,
+            num_blocks=num_blocks,
+            device=device,
+            kv_scales=self.model.kv_scales,
+            draft=draft,
+        )
 
     def _activations(self) -> int:
         """Bytes of activations: the peak of a full step, run on a KV cache of one block.
@@ -314,11 +336,17 @@ class Worker:
         The layers run as modules: their tensors are counted, a compiled layer's arrays are not.
         """
         limits = self.config.scheduler_config
-        runner = self._runner(1, 1)
-        most = limits.max_num_batched_tokens, limits.max_num_seqs, limits.max_model_len
+        groups = get_kv_cache_groups([self.get_kv_cache_spec()])
+        runner = self._runner(KVCacheConfig(num_blocks=1, num_host_blocks=0, groups=groups))
         pools = self.model_config.runner_type == "pooling"
-        params = PoolingParams().completed(self.model_config) if pools else None
-        step = full_step(*most, self.block_size, params)
+        step = full_step(
+            max_tokens=limits.max_num_batched_tokens,
+            max_seqs=limits.max_num_seqs,
+            max_model_len=limits.max_model_len,
+            block_size=self.block_size,
+            pooling_params=PoolingParams().completed(self.model_config) if pools else None,
+            num_groups=runner.num_groups,
+        )
         with cpu.layers_as_modules(self.model):
             return peak_bytes(self.device, lambda: runner.execute_model(step))
 

@@ -1,6 +1,8 @@
 """CPULayers: the layers as loops over arrays say bit for bit what the modules say."""
 
 import random
+from contextlib import nullcontext
+from dataclasses import replace
 
 import pytest
 import torch
@@ -76,7 +78,9 @@ def check_bit_for_bit(model, block_size, dtype):
         sizes = num_blocks, block_size, config.num_kv_heads, config.head_dim
         cache = KVCache(config.num_layers, *sizes, dtype, CPU)
         cache.data.copy_(torch.randn(cache.data.shape, generator=torch.Generator().manual_seed(2)))
-        return model(ids, positions, StepAttention(PagedNumba(), cache, metadata)), cache.data
+        return model(
+            ids, positions, StepAttention(PagedNumba(), cache, [metadata] * config.num_layers)
+        ), cache.data
 
     in_arrays, written = hidden()
     with cpu.layers_as_modules(model):
@@ -195,9 +199,9 @@ def test_a_backend_of_ones_own_is_asked(load):
     cache = KVCache(3, num_blocks, BLOCK_SIZE, 4, 8, torch.float32, CPU)
     ids = torch.zeros(len(positions), dtype=torch.int64)
     with torch.inference_mode():
-        silent = model(ids, positions, StepAttention(Silent(), cache, metadata))
+        silent = model(ids, positions, StepAttention(Silent(), cache, [metadata] * 3))
         assert not torch.equal(
-            silent, model(ids, positions, StepAttention(PagedNumba(), cache, metadata))
+            silent, model(ids, positions, StepAttention(PagedNumba(), cache, [metadata] * 3))
         )
 
 
@@ -235,3 +239,45 @@ def test_the_engine_with_and_without(through_torch, monkeypatch):
     assert compiled
     monkeypatch.setattr("minivllm.cpu.layers.is_known", lambda layer: False)
     assert run() == (False, answers)
+
+
+@pytest.mark.parametrize("compiled", [True, False], ids=["loops", "modules"])
+def test_each_layer_has_the_table_and_the_blocks_that_are_its_own(load, compiled, monkeypatch):
+    """With the last layer's table or blocks exchanged, it is the last layer that differs."""
+    model, (positions, metadata, num_blocks) = load("llama"), batch(BLOCK_SIZE)
+    config, ids = model.config, torch.arange(len(positions)) % 96
+    assert are_compiled(model)
+    blocks, offsets = metadata.slot_mapping // BLOCK_SIZE, metadata.slot_mapping % BLOCK_SIZE
+    elsewhere = replace(
+        metadata,
+        block_table=num_blocks - 1 - metadata.block_table,
+        slot_mapping=(num_blocks - 1 - blocks) * BLOCK_SIZE + offsets,
+    )
+    whole, made = type(model.model).cos_sin, []
+
+    def written(of_layers, turn=lambda tables: tables):
+        """What a step leaves in the cache."""
+        sizes = num_blocks, BLOCK_SIZE, config.num_kv_heads, config.head_dim
+        cache = KVCache(config.num_layers, *sizes, torch.float32, CPU)
+
+        def cos_sin(decoder, positions):
+            made.append(whole(decoder, positions))
+            return turn(made[-1])
+
+        monkeypatch.setattr(type(model.model), "cos_sin", cos_sin)
+        with nullcontext() if compiled else cpu.layers_as_modules(model), torch.inference_mode():
+            model(ids, positions, StepAttention(PagedNumba(), cache, of_layers))
+        return cache.data
+
+    last = config.num_layers - 1
+    same = written([metadata] * config.num_layers)
+    assert len({id(table) for table in made[0]}) == 1
+    assert len(made[0]) == config.num_layers
+    turned = written([metadata] * config.num_layers, lambda ts: [*ts[:-1], ts[-1].roll(1, 0)])
+    moved = written([metadata] * last + [elsewhere])
+    for changed in (turned, moved):
+        assert torch.equal(changed[:last], same[:last])
+        assert not torch.equal(changed[last], same[last])
+    slots = metadata.slot_mapping
+    values, elsewhere_in = same[last, 1].flatten(0, 1), moved[last, 1].flatten(0, 1)
+    assert torch.equal(values[slots], elsewhere_in[elsewhere.slot_mapping])

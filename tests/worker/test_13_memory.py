@@ -13,6 +13,7 @@ from minivllm import LLM, EngineArgs, SamplingParams
 from minivllm.cpu import linear
 from minivllm.cpu.linear import candidates
 from minivllm.kv.kv_cache_config import get_kv_cache_config
+from minivllm.kv.kv_cache_spec import bytes_per_block
 from minivllm.kv.memory_profile import format_bytes, host_memory_gib
 from minivllm.worker.profiling import full_step, peak_bytes
 
@@ -113,8 +114,8 @@ def test_the_largest_step_that_limits_allow(tokens, seqs, max_len, lengths):
     plan = full_step(tokens, seqs, max_len, block_size=4)
     assert list(plan.num_scheduled_tokens.values()) == lengths
     assert [len(new.token_ids) for new in plan.scheduled_new_reqs] == lengths
-    assert [len(ids) for ids in plan.new_block_ids.values()] == [-(-n // 4) for n in lengths]
-    assert {block for ids in plan.new_block_ids.values() for block in ids} == {0}
+    assert [len(ids) for (ids,) in plan.new_block_ids.values()] == [-(-n // 4) for n in lengths]
+    assert {block for (ids,) in plan.new_block_ids.values() for block in ids} == {0}
 
 
 # -- a GPU's memory, with its numbers made up ----------------------------------------------------
@@ -133,10 +134,16 @@ def measure(tiny_qwen2, monkeypatch):
         monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: next(answers))
         monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
         worker._look_at_gpu()
-        limits = config.cache_config, config.scheduler_config, [config.kv_bytes_per_block]
-        worker.num_blocks = get_kv_cache_config(
-            *limits, [worker._measure_gpu()], on_cpu=False
-        ).num_blocks
+        specs = worker.get_kv_cache_spec()
+        found = get_kv_cache_config(
+            config.cache_config,
+            config.scheduler_config,
+            [specs],
+            [worker._measure_gpu()],
+            on_cpu=False,
+        )
+        worker.num_blocks = found.num_blocks
+        worker.bytes_per_block = bytes_per_block(found.groups, specs)
         return worker, worker.num_blocks
 
     return measure

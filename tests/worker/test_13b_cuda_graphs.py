@@ -17,7 +17,7 @@ from minivllm.attention.metadata import AttentionMetadata
 from minivllm.exercises import ch13b
 from minivllm.sim import launch_each, launch_graph
 from minivllm.worker.cuda_graph_runner import CUDAGraphRunner, capture_sizes
-from minivllm.worker.model_input import ModelInput
+from minivllm.worker.model_input import GroupInput, ModelInput
 
 pytestmark = pytest.mark.slow
 
@@ -96,7 +96,8 @@ def decodes(n, width=1):
 def test_every_replay_sees_the_addresses_that_were_recorded():
     calls = []
 
-    def forward(token_ids, positions, m):
+    def forward(token_ids, positions, metadata):
+        (m,) = metadata
         tensors = (token_ids, positions, m.query_start_loc, m.seq_lens, m.block_table,
                    m.slot_mapping)  # fmt: skip
         shapes = [(t.data_ptr(), t.shape, t.stride()) for t in tensors]
@@ -110,7 +111,7 @@ def test_every_replay_sees_the_addresses_that_were_recorded():
     assert padding == [[0] * 4, [0] * 4, [0, 1, 2, 3, 4], [1] * 4, [[0] * 4] * 4, [0] * 4]
     for n, width in ((4, 3), (2, 1), (4, 1), (1, 2)):
         batch = decodes(n, width)
-        hidden = graphs.replay(torch.arange(n) + 10, torch.full((n,), 2), batch)
+        hidden = graphs.replay(torch.arange(n) + 10, torch.full((n,), 2), [batch])
         *call, values = calls[-1]
         assert call == recorded[n]
         assert values[3:] == [
@@ -120,22 +121,44 @@ def test_every_replay_sees_the_addresses_that_were_recorded():
         assert hidden.flatten().tolist() == [i + 12 for i in range(n)]
 
 
+def test_each_group_has_buffers_of_its_own():
+    """Two KV cache groups differ in blocks and slots; rows and lengths are in the same memory."""
+    seen = []
+
+    def forward(token_ids, positions, metadata):
+        seen.append(metadata)
+        return token_ids[:, None].float()
+
+    graphs = CUDAGraphRunner(forward, [1, 2], 16, 4, CPU, CallsAgain(), num_groups=2)
+    batches = [decodes(2), decodes(2).with_blocks([[5, 6], [7]], [22, 30])]
+    graphs.replay(torch.arange(2), torch.full((2,), 2), batches)
+    first, second = seen[-1]
+    assert first.block_table.tolist() == [[1, 0, 0, 0], [2, 0, 0, 0]]
+    assert second.block_table.tolist() == [[5, 6, 0, 0], [7, 0, 0, 0]]
+    assert [m.slot_mapping.tolist() for m in (first, second)] == [[6, 10], [22, 30]]
+    assert first.seq_lens.data_ptr() == second.seq_lens.data_ptr()
+    assert first.query_start_loc.data_ptr() == second.query_start_loc.data_ptr()
+
+
 def test_what_is_replayed_and_what_is_not():
     graphs = CUDAGraphRunner(lambda ids, *_: ids[:, None], [2, 8], 16, 4, CPU, CallsAgain())
     for n, padded in ((1, 2), (2, 2), (3, 8), (8, 8), (9, 9)):
         ones = [1] * n
-        batch = ModelInput([7] * n, [7] * n, [7] * n, list(ones), [7] * n, [[7, 7]] * n)
+        groups = [GroupInput([7] * n, [[7, 7]] * n), GroupInput([7] * n, [[8, 8]] * n)]
+        batch = ModelInput([7] * n, [7] * n, list(ones), [7] * n, groups)
         batch.pad(graphs.size_for(batch.query_lens))
-        assert {len(values) for values in vars(batch).values()} == {padded}
-        assert batch.token_ids == batch.positions == batch.slots == [7] * n + [0] * (padded - n)
+        assert batch.token_ids == batch.positions == [7] * n + [0] * (padded - n)
         assert batch.query_lens == [1] * padded
         assert batch.seq_lens == [7] * n + [1] * (padded - n)
-        assert batch.block_tables[n:] == [[0]] * (padded - n)
+        for group in groups:
+            assert group.slots == batch.token_ids
+            assert len(group.block_tables) == padded
+            assert group.block_tables[n:] == [[0]] * (padded - n)
     assert graphs.size_for([1, 2]) == 2, "a chunk is not filled up"
-    assert graphs.has(decodes(2))
-    assert not graphs.has(decodes(9))
+    assert graphs.has([decodes(2)])
+    assert not graphs.has([decodes(9)])
     chunk = AttentionMetadata.build([1, 2], [3, 2], [[1], [2]], [6, 8, 9], CPU)
-    assert not graphs.has(chunk)
+    assert not graphs.has([chunk])
 
 
 # ---- the engine ------------------------------------------------------------------------------

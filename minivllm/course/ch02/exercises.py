@@ -8,6 +8,7 @@ from minivllm.course.asking.answers import NotYet, numbers_by_name, whole_number
 from minivllm.course.asking.exercise import Exercise, seeded
 from minivllm.course.asking.function_exercise import FunctionExercise
 from minivllm.course.asking.requests import make_request
+from minivllm.kv.prefix_cache import CacheHit
 from minivllm.lab.contiguous.manager import ALLOCATORS, ContiguousKVCacheManager
 from minivllm.lab.contiguous.slab_pool import next_power_of_2
 
@@ -63,7 +64,7 @@ def _check_waste(answer, num_slots, max_model_len, reservation, running) -> str:
     manager = ContiguousKVCacheManager(num_slots, max_model_len, reservation, "first_fit")
     for name, (prompt, output, now) in running.items():
         seq = make_request(name, prompt, output).seqs[0]
-        manager.allocate_new_computed_blocks(seq, [])
+        manager.allocate_new_computed_blocks(seq, CacheHit())
         manager.allocate_slots(seq, now, [])
     right = manager.slot_usage()._asdict()
     names = ("tokens", "reserved", "internal", "free")
@@ -213,9 +214,9 @@ def _num_admitted(num_slots, lengths, rule, allocator, max_model_len) -> int:
     manager = ContiguousKVCacheManager(num_slots, max_model_len, rule, allocator)
     for index, (prompt, output) in enumerate(lengths):
         seq = make_request(str(index), prompt, output).seqs[0]
-        if manager.get_num_blocks_to_allocate(seq, []) > manager.block_pool.num_free_blocks:
+        if manager.get_num_blocks_to_allocate(seq, CacheHit()) > manager.block_pool.num_free_blocks:
             return index
-        manager.allocate_new_computed_blocks(seq, [])
+        manager.allocate_new_computed_blocks(seq, CacheHit())
     return len(lengths)
 
 

@@ -17,6 +17,7 @@ from minivllm.course.asking.requests import make_request
 from minivllm.kv.block_pool import BlockPool
 from minivllm.kv.block_table import BlockTable
 from minivllm.kv.manager import KVCacheManager
+from minivllm.kv.prefix_cache import CacheHit
 from minivllm.lab.sim import simulate
 from minivllm.lab.sim.workloads import SimRequest
 from minivllm.request import Sequence
@@ -185,7 +186,7 @@ def _play(block_size: int, events) -> tuple[KVCacheManager, dict[tuple[str, int]
             continue
         if kind == "arrive":
             seqs[name] = Sequence(make_request(name, count, 1), 0)
-            manager.allocate_new_computed_blocks(seqs[name], [])
+            manager.allocate_new_computed_blocks(seqs[name], CacheHit())
         queue = [block.block_id for block in manager.block_pool.free_block_queue]
         first = len(manager.get_block_ids(name))
         manager.allocate_slots(seqs[name], count, [])

@@ -13,6 +13,7 @@ from minivllm.course.asking.answers import NotYet, compare, number_list
 from minivllm.course.asking.exercise import Exercise, seeded
 from minivllm.course.asking.requests import make_request
 from minivllm.kv.manager import KVCacheManager
+from minivllm.kv.prefix_cache import CacheHit
 from minivllm.request import Sequence
 
 # -- core: the copies of beams --------------------------------------------------------------
@@ -55,7 +56,7 @@ def _count_copies(num_prompt: int, block_size: int, parents: list[list[int]]) ->
     manager, ids = KVCacheManager(200, block_size), count(1)
     request = make_request("beam", num_prompt, 99)
     root = request.seqs[0]
-    manager.allocate_new_computed_blocks(root, [])
+    manager.allocate_new_computed_blocks(root, CacheHit())
     manager.allocate_slots(root, num_prompt, [])
     root.num_computed_tokens = num_prompt
 

@@ -133,11 +133,11 @@ def _tables(mine: Moment, right: Moment) -> Iterator[str]:
 
 
 def _new_blocks(mine: Moment, right: Moment) -> Iterator[str]:
-    for seq_id, want in right.scheduler_output.new_block_ids.items():
-        got = mine.scheduler_output.new_block_ids.get(seq_id, [])
+    for seq_id, (want,) in right.scheduler_output.new_block_ids.items():
+        (got,) = mine.scheduler_output.new_block_ids.get(seq_id, ([],))
         if got != want and mine.tables.get(seq_id) == right.tables[seq_id]:
             yield f"the ids of {seq_id}'s new blocks are {want}; allocate_slots returned {got}"
-    for seq_id, got in mine.scheduler_output.new_block_ids.items():
+    for seq_id, (got,) in mine.scheduler_output.new_block_ids.items():
         if seq_id not in right.scheduler_output.new_block_ids and seq_id in right.tables:
             yield f"{seq_id} got no new block in this step; allocate_slots returned {got}"
 
