@@ -78,9 +78,9 @@ class KVCache:
         return self.layers[index]
 
     def touch(self, num_bytes: int) -> None:
-        """Have memory behind the blocks that are handed out first, before any step needs it.
+        """Touch the first blocks' pages, so that the first prompt does not wait for page faults.
 
-        On a CPU a page comes into being when it is first written, which a prompt would wait for.
+        On a CPU a page comes into being when it is first written.
         """
         num_blocks = num_bytes * self.data.shape[2] // max(self.data.nbytes, 1)
         self.data[:, :, :num_blocks] = 0

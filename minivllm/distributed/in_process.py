@@ -34,7 +34,9 @@ class Turns:
 
     def begin(self) -> None:
         """Start a round in which all ranks run, the first one first. Called by none of them."""
-        self._rank, self._running, self._num_vain = 0, set(range(self.size)), 0
+        self._rank = 0
+        self._running = set(range(self.size))
+        self._num_vain = 0
 
     def take(self, rank: int) -> None:
         """Wait for a rank's turn."""
@@ -94,7 +96,9 @@ class TogetherGroup(Group):
 
     def __init__(self, rank: int, size: int, turns: Turns, world_rank: int, mailbox: Mailbox):
         super().__init__(rank, size)
-        self._turns, self._world_rank, self._mailbox = turns, world_rank, mailbox
+        self._turns = turns
+        self._world_rank = world_rank
+        self._mailbox = mailbox
         self._num_calls = 0
 
     def reset(self) -> None:
@@ -126,9 +130,8 @@ class TogetherGroup(Group):
         """Put a copy down and wait for the others'. Returns all, in order of ranks."""
         parts = self._mailbox.parts.setdefault(self._num_calls, {})
         parts[self.rank] = x.clone()
-        self._mailbox.parts.pop(
-            self._num_calls - 2, None
-        )  # all have read it: they were at the next
+        # all have read the last but one: they were at the next
+        self._mailbox.parts.pop(self._num_calls - 2, None)
         self._num_calls += 1
         self._turns.wait_for(self._world_rank, lambda: len(parts) == self.size)
         return [parts[rank] for rank in range(self.size)]

@@ -47,7 +47,8 @@ class ProcessClient(CoreClient):
         on_error: OnError,
         data_parallel_rank: int = 0,
     ):
-        self._on_outputs, self._on_error = on_outputs, on_error
+        self._on_outputs = on_outputs
+        self._on_error = on_error
         context = multiprocessing.get_context("spawn")
         self._pipe, other = context.Pipe()
         self._process = context.Process(target=_run_process, args=(other, args, data_parallel_rank))
@@ -163,7 +164,8 @@ def _take_share(args: EngineArgs, data_parallel_rank: int) -> None:
     Raises:
         ValueError: if there are not enough GPUs for all replicas.
     """
-    replicas, num_gpus = args.data_parallel_size, torch.cuda.device_count()
+    replicas = args.data_parallel_size
+    num_gpus = torch.cuda.device_count()
     size = args.tensor_parallel_size * args.pipeline_parallel_size
     torch.set_num_threads(max(1, torch.get_num_threads() // replicas))
     is_elsewhere = args.device == "cpu" or args.distributed_executor_backend == "ray"

@@ -6,6 +6,7 @@ For tests and for looking: a run is the same every time, and the tensors of all 
 from __future__ import annotations
 
 import traceback
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any
@@ -58,7 +59,7 @@ class TogetherExecutor(Executor):
         ]
         return self._results([_outcome(future) for future in futures])
 
-    def _run(self, rank: int, call: Any) -> Any:
+    def _run(self, rank: int, call: Callable[[], Any]) -> Any:
         self._turns.take(rank)
         try:
             return call()
@@ -92,17 +93,19 @@ class TogetherExecutor(Executor):
 
 def join_together(parallel: ParallelConfig, turns: Turns) -> list[ParallelState]:
     """Make the groups of all ranks."""
-    size = parallel.pipeline_parallel_size, parallel.tensor_parallel_size
+    pp_size = parallel.pipeline_parallel_size
+    tp_size = parallel.tensor_parallel_size
     boxes: dict[tuple[int, ...], Mailbox] = {}
     states = []
     for rank in range(parallel.world_size):
         groups: dict[str, Group] = {}
         for kind, members in (("tp", tp_ranks), ("pp", pp_ranks)):
-            ranks = tuple(members(rank, *size))
+            ranks = tuple(members(rank, pp_size, tp_size))
             if len(ranks) > 1:
                 box = boxes.setdefault(ranks, Mailbox())
-                place = ranks.index(rank), len(ranks)
-                groups[kind] = TogetherGroup(*place, turns, rank, box)
+                groups[kind] = TogetherGroup(
+                    ranks.index(rank), len(ranks), turns=turns, world_rank=rank, mailbox=box
+                )
         states.append(ParallelState(rank, **groups))
     return states
 

@@ -32,6 +32,8 @@ class OracleOutput:
 class DenseAttention:
     """Dense causal attention over one sequence, in place of a StepAttention with its KV cache."""
 
+    backend = None  # which compiled layers would ask for
+
     def layer(self, index: int) -> DenseAttention:
         """Returns itself: dense attention is the same in every layer."""
         return self
@@ -45,7 +47,8 @@ class DenseAttention:
         sliding_window: int | None = None,
     ) -> torch.Tensor:
         """Compute ``AttentionBackend.forward`` from the definition."""
-        group, n = query.shape[1] // key.shape[1], len(query)
+        group = query.shape[1] // key.shape[1]
+        n = len(query)
         key, value = (t.repeat_interleave(group, 1) for t in (key, value))
         scores = torch.einsum("ihd,jhd->hij", query, key) * scale
         positions = torch.arange(n, device=query.device)
@@ -72,7 +75,8 @@ def run(
     grammar: StructuredOutputGrammar | None = None,
 ) -> OracleOutput:
     """Generate sample ``index`` of one request, alone. Its grammar is checked at every token."""
-    params, seed = request.sampling_params, request.seed + index
+    params = request.sampling_params
+    seed = request.seed + index
     prompt = request.prompt_token_ids
     output: list[int] = []
     margins: list[float] = []

@@ -1,4 +1,4 @@
-"""Codes of a layer: what is left of every format once its order of bits is undone.
+"""Unpacked quantized weights: integer codes and scales, the same for all formats.
 
 Linear methods that multiply codes bring them into a layout of their own.
 """

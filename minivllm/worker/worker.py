@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -21,7 +21,7 @@ from minivllm.attention.selector import make_backend
 from minivllm.config import VllmConfig
 from minivllm.config.lora import LoRAConfig
 from minivllm.cpu import apply as cpu
-from minivllm.cpu import linear
+from minivllm.cpu.linear import Timings, export_timings, import_timings
 from minivllm.distributed.group import Alone, ParallelState
 from minivllm.kv.kv_cache_config import KVCacheConfig
 from minivllm.kv.kv_cache_spec import (
@@ -102,25 +102,26 @@ class Worker:
                 "GPU."
             )
 
-    def load_model(self, fastest: Mapping[Any, Any] | None = None) -> dict[Any, Any]:
+    def load_model(self, timings: Timings | None = None) -> Timings:
         """Build the model and read its weights.
 
         Args:
-            fastest: products that were measured before, see ``cpu.linear.FASTEST``.
+            timings: of a CPU's products, as other ranks have measured them.
 
         Returns:
-            All that are known now.
+            All that are known now; on a GPU none.
 
         Raises:
             ValueError: if they do not fit.
         """
-        linear.FASTEST.update(fastest or {})
+        if timings and self.device.type == "cpu":
+            import_timings(timings)
         whole, load = self.whole_config, self.config.load_config
         with self._out_of_memory_explained():
             self.model = self._load(load.model_directory, whole.model_config, whole.lora_config)
             if whole.draft_model_config is not None and load.draft_model_directory is not None:
                 self.draft_model = self._load(load.draft_model_directory, whole.draft_model_config)
-        return dict(linear.FASTEST)
+        return export_timings() if self.device.type == "cpu" else {}
 
     def _load(
         self, directory: Path, config: ModelConfig, lora_config: LoRAConfig | None = None
@@ -243,7 +244,7 @@ class Worker:
         return self.model_runner.execute_model(scheduler_output)
 
     def check_params(self, params: Any) -> None:
-        """Do nothing: a call whose arguments cannot be read does not come so far."""
+        """No-op. Used to test that the arguments can be unpickled by this rank."""
 
     def add_lora(self, lora_request: LoRARequest) -> LoadedLoRA:
         """Read an adapter into host memory: see ``WorkerLoRAManager.add_lora``."""

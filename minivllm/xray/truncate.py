@@ -1,4 +1,4 @@
-"""Dropping: rewrite an X-ray file so that it begins later, with the state behind what is gone.
+"""Truncate the start of an X-ray file; keep the state at the cut.
 
 A process of its own (``python -m minivllm.xray.truncate FILE BYTES``), which the writer starts. It
 holds one state in memory, and never the file.

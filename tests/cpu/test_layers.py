@@ -45,7 +45,7 @@ def load(tmp_path):
 
 
 def are_compiled(model):
-    return "run_layers" in vars(model.model)
+    return model.model.compiled_layers is not None
 
 
 def batch(block_size):
@@ -157,7 +157,7 @@ def test_a_layer_that_something_has_changed_runs_as_its_module(part, dtype, load
 
     model = load("qwen3", dtype, change)
     assert "Using compiled layers, 2 of 3: the rest runs as modules.\n" in said(capsys)
-    kinds = [type(layer).__name__ for layer in model.model.run_layers.layers]
+    kinds = [type(layer).__name__ for layer in model.model.compiled_layers.layers]
     assert kinds == ["CPULayer", "ModuleLayer", "CPULayer"]
     check_bit_for_bit(model, WIDE_BLOCK, dtype)
 
@@ -177,7 +177,7 @@ def test_a_linear_method_that_was_given_stays(load):
     model = load("llama", torch.float32, change)
     methods = {type(layer.mlp.gate_up_proj.quant_method) for layer in model.model.layers}
     assert methods == {Rounded}
-    assert {type(layer).__name__ for layer in model.model.run_layers.layers} == {"CPULayer"}
+    assert {type(layer).__name__ for layer in model.model.compiled_layers.layers} == {"CPULayer"}
     check_bit_for_bit(model, WIDE_BLOCK, torch.float32)
 
 

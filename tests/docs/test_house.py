@@ -214,6 +214,103 @@ def test_the_path_can_be_read_in_an_evening():
     assert promised - 100 <= lines < promised, f"the README should round up {lines:,} lines"
 
 
+FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+def assigned(node: ast.AST) -> list[ast.expr]:
+    """Single targets of an assignment; of other nodes none."""
+    targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+    if not isinstance(node, (ast.Assign, ast.AnnAssign, ast.AugAssign)):
+        return []
+    return [each for t in targets for each in (t.elts if isinstance(t, ast.Tuple) else [t])]
+
+
+def is_of_self(target: ast.AST) -> bool:
+    return isinstance(target, ast.Attribute) and ast.unparse(target.value) in ("self", "cls")
+
+
+def methods_of(cls: ast.ClassDef, classes: dict[str, ast.ClassDef]) -> set[str]:
+    """Methods of a class and of its bases, without properties; torch's modules have forward."""
+    methods = {
+        node.name
+        for node in cls.body
+        if isinstance(node, FUNCTION)
+        and not any(re.search("property|setter", ast.unparse(d)) for d in node.decorator_list)
+    }
+    for base in map(ast.unparse, cls.bases):
+        methods |= methods_of(classes[base], classes) if base in classes else set()
+    return methods | ({"forward"} if "nn." in ast.unparse(cls) else set())
+
+
+def patches_in(trees: dict[str, ast.Module]) -> list[str]:
+    """Assignments that replace a function or method of an object, a class or a module.
+
+    A name that some class has as an attribute may be assigned to. So may ``__init__``, by the
+    decorator of a class.
+    """
+    nodes = [node for tree in trees.values() for node in ast.walk(tree)]
+    classes = {node.name: node for node in nodes if isinstance(node, ast.ClassDef)}
+    functions = {node.name for node in nodes if isinstance(node, FUNCTION)} | {"forward"}
+    fields = {target.attr for node in nodes for target in assigned(node) if is_of_self(target)}
+    for cls in classes.values():
+        fields |= {ast.unparse(target) for node in cls.body for target in assigned(node)}
+        fields -= methods_of(cls, classes) & {"forward"}
+    found = []
+    for file, tree in trees.items():
+        for cls in [None, *(node for node in ast.walk(tree) if isinstance(node, ast.ClassDef))]:
+            own = methods_of(cls, classes) if cls else functions - fields - {"__init__"}
+            found += [
+                f"{file}:{target.lineno}: {ast.unparse(target)}"
+                for node in ast.walk(cls or tree)
+                for target in assigned(node)
+                if isinstance(target, ast.Attribute) and target.attr in own
+                if cls is None or is_of_self(target)
+            ]
+    return sorted(set(found))
+
+
+WITH_MODULES = {"distributed", "attention", "models", "pooling", "quantization", "sampling", "lora",
+                "cpu", "worker", "executor"}  # fmt: skip
+
+
+def test_the_engine_replaces_no_method():
+    """``quant_method`` says how a layer computes, ``group`` with whom: a patch never does.
+
+    Where there are torch's modules, ``setattr`` is not called, either: its names are not seen.
+    """
+    trees = {
+        str(path.relative_to(PACKAGE)): ast.parse(path.read_text())
+        for path in FILES
+        if room_of(path) in ENGINE
+    }
+    assert patches_in(trees) == []
+    calls = [
+        f"{file}:{node.lineno}: {ast.unparse(node)}"
+        for file, tree in trees.items()
+        if file.split("/")[0] in WITH_MODULES
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+        and re.search(r"\bsetattr$|MethodType$", ast.unparse(node.func))
+    ]
+    assert calls == []
+
+
+@pytest.mark.parametrize(
+    ("code", "found"),
+    [
+        ("def apply(model): model.forward = faster", 1),
+        ("def apply(model): model.run = faster", 1),
+        ("class Linear(nn.Module):\n  def sum(self): self.forward = self.run", 1),
+        ("class Stage(Model):\n  def take(self): self.x, self.run = 1, None", 1),
+        ("def apply(model): model.group = group", 0),
+        ("class Other:\n  run = None\ndef apply(other): other.run = faster", 0),
+    ],
+)
+def test_a_patch_is_found(code, found):
+    model = "class Model:\n  def run(self): self.group = 1\n"
+    assert len(patches_in({"a.py": ast.parse(model + code)})) == found
+
+
 def docstrings(tree: ast.Module) -> list[ast.Constant]:
     """Docstrings of a module, its classes and its functions."""
     kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)

@@ -56,9 +56,9 @@ def test_a_profile_does_not_depend_on_which_product_is_the_fastest_here(
     for method in candidates(torch.float32):
         monkeypatch.setattr(linear, "choose_method", lambda weight, m=method: m)
         llm = make(tiny_qwen2, attention_backend=backend)
-        run_layers = llm.llm_engine.worker.model.model.run_layers
+        compiled = llm.llm_engine.worker.model.model.compiled_layers
         found.add(llm.profile_memory().activations)
-        assert llm.llm_engine.worker.model.model.run_layers == run_layers
+        assert llm.llm_engine.worker.model.model.compiled_layers is compiled
     assert len(found) == 1
 
 
