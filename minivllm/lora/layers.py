@@ -49,7 +49,9 @@ class LoRALinearMethod(LinearMethod):
         dtype: torch.dtype,
         rows: Rows,
     ):
-        self.base, self.parts, self.rows = base, parts, rows
+        self.base = base
+        self.parts = parts
+        self.rows = rows
         self.max_rank = -(-max_rank // RANK_STEP) * RANK_STEP
         device = next(layer.parameters()).device
         # both transposed, so that products read them row by row: a[slot, :, part, :rank]
@@ -78,7 +80,8 @@ class LoRALinearMethod(LinearMethod):
 
     def set_slot(self, slot: int, weights: Mapping[str, Part]) -> None:
         """Copy an adapter's matrices of this layer into a slot; parts that it lacks are zero."""
-        self.a[slot], self.b[slot] = 0, 0
+        self.a[slot] = 0
+        self.b[slot] = 0
         begin = 0
         for number, (name, width) in enumerate(self.parts.items()):
             if name in weights:

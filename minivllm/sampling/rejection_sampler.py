@@ -56,7 +56,8 @@ def states_to_verify(
         drafts: those that are verified now.
         drawn: the last ones that were drawn for it; they count if they are these.
     """
-    states, position = [], len(state.token_ids)
+    states = []
+    position = len(state.token_ids)
     if drawn is not None and (drawn.position, drawn.token_ids[: len(drafts)]) != (position, drafts):
         drawn = None
     for num_known in range(len(drafts) + 1):
