@@ -73,7 +73,8 @@ def draw_table(
         pad = " " if layout.spaced and layout.dashes is not None else ""
         sample.add(f"|{pad}{rule}{pad}")
     sample.add("|\n")
-    rows, ends = [], []
+    rows = []
+    ends = []
     for person in people:
         start = len(sample.text)
         rows.append(line(person))
@@ -165,7 +166,8 @@ def draw_questions(
     questions: list[Question] = []
     while len(questions) < count:
         row = rng.randrange(len(people))
-        column, name = rng.choice(askable), people[row]["Name"]
+        column = rng.choice(askable)
+        name = people[row]["Name"]
         chance = rng.random()
         if chance < 0.16:
             name = absent_name(rng, people, missing)
@@ -257,7 +259,8 @@ def _add_answer(
 ) -> None:
     start = f"The {phrases.ANSWER_WORDS[question.column]} of {question.name} is"
     if question.row is None or question.column not in drawn.headers:
-        content, cell = start + " not in the table.", None
+        content = start + " not in the table."
+        cell = None
     else:
         cell = people[question.row][question.column]
         content = f"{start} {cell}."

@@ -48,7 +48,8 @@ def ask_about(
 ) -> None:
     """Questions about these columns; one in eight is about a person who is not in the table."""
     for _ in range(count):
-        person, column = rng.choice(people), rng.choice(asked)
+        person = rng.choice(people)
+        column = rng.choice(asked)
         absent = rng.random() < 1 / 8
         name = rng.choice(lists.absent) if absent else person["Name"]
         cell = "not in the table" if absent else person[column]

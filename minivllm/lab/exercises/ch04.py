@@ -39,7 +39,8 @@ def ref_counts(rng: Random) -> Exercise:
 
 
 def _solve_ref_counts(requests, block_size, num_steps):
-    ids, groups = count(1), []
+    ids = count(1)
+    groups = []
     for num_prompt, n in requests.values():  # the first step
         blocks = [next(ids) for _ in range(-(-num_prompt // block_size))]
         groups.append((num_prompt, [list(blocks) for _ in range(n)]))
@@ -163,7 +164,8 @@ def _check_samples(answer, num_slots, num_prompt, num_output, max_entries) -> st
         raise NotYet(f"with blocks of {block_size} a table grows to {entries} entries.")
     memory = (num_slots, num_prompt, num_output)
     wrong = _run_samples(block_size, n, *memory)
-    shared, own = num_prompt // block_size, entries - num_prompt // block_size
+    shared = num_prompt // block_size
+    own = entries - num_prompt // block_size
     if wrong and n == (num_slots // block_size - cdiv(num_prompt, block_size)) // (
         entries - cdiv(num_prompt, block_size)
     ):

@@ -78,7 +78,8 @@ def _check_size(answer, num_layers, rank, layers) -> str:
 @seeded(difficulty=3, minutes=12)
 def admit(rng: Random) -> FunctionExercise:
     """Requests that one step admits, with a limit on adapters."""
-    solution, calls = _solve_admit(), []
+    solution = _solve_admit()
+    calls = []
     while len(calls) < 40:
         max_loras = rng.randint(1, 3)
         names = ["a", "b", "c", "d"]
@@ -164,7 +165,8 @@ _ADMIT_MISTAKES = {
 @seeded(difficulty=3, minutes=10)
 def bug(rng: Random) -> FunctionExercise:
     """A product with adapters whose tests passed, and that is wrong."""
-    right, calls = _solve_bug(), []
+    right = _solve_bug()
+    calls = []
     while len(calls) < 30:
         slots = rng.randint(1, 3)
         a, b = ([rng.randint(1, 5) for _ in range(slots)] for _ in "ab")
@@ -273,7 +275,8 @@ def num_loads(used: list[str], max_loras: int, touch: bool = True) -> int:
 
 def _solve_slots(used, most_loads):
     for max_loras in range(1, len(used) + 1):
-        on_device, loads = [], 0  # the least recently used first
+        on_device = []  # the least recently used first
+        loads = 0
         for name in used:
             if name in on_device:
                 on_device.remove(name)

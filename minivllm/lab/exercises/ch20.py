@@ -111,7 +111,8 @@ def kv_bytes(rng: Random) -> FunctionExercise:
     while len(calls) < 50:
         group = rng.choice([1, 2, 4, 7, 8])
         num_kv_heads = rng.choice([1, 2, 4, 6, 8])
-        head_dim, size = rng.choice([64, 80, 128]), rng.choice([1, 2, 3, 4, 6, 7, 8, 12, 16, 32])
+        head_dim = rng.choice([64, 80, 128])
+        size = rng.choice([1, 2, 3, 4, 6, 7, 8, 12, 16, 32])
         call = (num_kv_heads * group, num_kv_heads, head_dim, size)
         kept = _solve_kv_bytes()(*call)
         if len(calls) >= 3 or shown[len(calls)](num_kv_heads, size, kept):
@@ -275,7 +276,8 @@ def fill(rng: Random) -> FunctionExercise:
     """The smallest max_num_seqs that keeps every stage busy."""
     calls: list[tuple] = []
     while len(calls) < 40:
-        prompt_len, together = rng.choice([8, 32, 100, 128]), rng.choice([2, 3, 4, 8])
+        prompt_len = rng.choice([8, 32, 100, 128])
+        together = rng.choice([2, 3, 4, 8])
         calls.append((prompt_len, prompt_len * together, rng.choice([2, 3, 4, 8])))
         if len(calls) == 3:
             calls.append((64, 64, 4))

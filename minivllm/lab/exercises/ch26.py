@@ -86,7 +86,8 @@ def cause(rng: Random) -> FunctionExercise:
     some = rng.randint(1, 40)
     calls: list[tuple] = [(4, 4, 64, 64, 0), (2, 4, 64, 64, 1), (rng.randint(1, 3), 4, some, 64, 0)]
     while len(calls) < 60:
-        most, budget = rng.choice([4, 8]), rng.choice([32, 64])
+        most = rng.choice([4, 8])
+        budget = rng.choice([32, 64])
         running = rng.choice([most, most, rng.randint(1, most)])
         num_tokens = rng.choice([budget, rng.randint(1, budget)])
         calls.append((running, most, num_tokens, budget, rng.choice([0, 0, 1, 2])))

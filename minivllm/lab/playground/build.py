@@ -23,7 +23,8 @@ from minivllm.lab.playground.begin import begin
 from minivllm.lab.viz.page.page import environment
 
 PAGE = Path(__file__).parent / "page"
-REPORT, SHARED = Path(__file__).parents[1] / "viz/page", ("draw.js", "draw.css", "stepping.js")
+REPORT = Path(__file__).parents[1] / "viz/page"
+SHARED = ("draw.js", "draw.css", "stepping.js")
 PACKAGE = Path(__file__).parents[2]
 PYODIDE = "pyodide@314.0.7"
 PYODIDE_FILES = (

@@ -8,7 +8,8 @@ from minivllm.lab.exercises.labs.function_lab import FunctionLab
 from minivllm.lab.exercises.labs.kernel_runs import NAN, check_kernel, require_triton
 
 SOLUTIONS = "minivllm.lab.exercises.labs.kernel_ladder"
-BLOCK_SIZE, HEAD_DIM = 4, 8
+BLOCK_SIZE = 4
+HEAD_DIM = 8
 
 
 def my_decode_one(

@@ -77,11 +77,14 @@ def _decode_all(
     texts: list[tuple[list[int], int]], propose: Callable[[list[int]], list[int]]
 ) -> tuple[int, int, int]:
     """Steps, wrong drafts and all drafts, over all texts."""
-    steps = wasted = drafted = 0
+    steps = 0
+    wasted = 0
+    drafted = 0
     for text, num_known in texts:
         while num_known < len(text):
             drafts = propose(text[:num_known])
-            right, coming = 0, text[num_known:]
+            right = 0
+            coming = text[num_known:]
             while right < min(len(drafts), len(coming)) and drafts[right] == coming[right]:
                 right += 1
             steps += 1

@@ -57,7 +57,8 @@ def check_mask(function: Callable, seed: int) -> str:
     from minivllm.structured_output.dfa import DEAD, DFA
     from minivllm.structured_output.vocabulary import Vocabulary
 
-    stops, places = {0, _TOKENS.index(b"!")}, 0
+    stops = {0, _TOKENS.index(b"!")}
+    places = 0
     vocabulary = Vocabulary(list(_TOKENS), frozenset([0]), lambda text: [])
     for pattern in _drawn_patterns(seed) if seed else _PATTERNS:
         dfa = DFA(pattern)

@@ -25,7 +25,8 @@ def my_dequantize(qweight, qzeros, scales, v1):
 
 
 def dequantize(qweight, qzeros, scales, v1):
-    num_inputs, num_outputs = 8 * len(qweight), len(qweight[0])
+    num_inputs = 8 * len(qweight)
+    num_outputs = len(qweight[0])
     group_size = num_inputs // len(scales)
     weight = []
     for n in range(num_outputs):
@@ -41,7 +42,8 @@ def dequantize(qweight, qzeros, scales, v1):
 
 def check_dequantize(function: Callable, seed: int) -> str:
     """Layers of both versions, with one group and with several."""
-    rng, sizes = Random(f"lab dequantize {seed}"), ((2, 1, 8), (4, 2, 8), (4, 4, 16))
+    rng = Random(f"lab dequantize {seed}")
+    sizes = ((2, 1, 8), (4, 2, 8), (4, 4, 16))
     layers = [(v1, *size) for v1 in (False, True) for size in sizes] * 10
     for v1, words, groups, outputs in layers:
         qweight = _words(rng, words, outputs, 15)

@@ -40,7 +40,8 @@ def fit_line(tokens, seconds):
 
 def check_fit_line(function: Callable, seed: int) -> str:
     """Runs with and without noise, some of which would have a negative part."""
-    rng, runs = Random(f"lab fit_line {seed}"), 60
+    rng = Random(f"lab fit_line {seed}")
+    runs = 60
     for number in range(runs):
         _check_run(rng, function, number)
     return f"{runs} runs: exact lines, noisy ones, and those that would go below 0"

@@ -69,7 +69,8 @@ def draw_bars(
     y = float(top)
     for bar, height in zip(bars, heights, strict=True):
         bold = {"font_weight": "bold"} if bar.bold else {}
-        middle, x = y + bar.height / 2 + 4, left
+        middle = y + bar.height / 2 + 4
+        x = left
         drawing.text(left - 8, middle, bar.name, text_anchor="end", **bold)
         for part in bar.parts:
             x = _draw_part(drawing, bar, part, x, y, part.size * scale)

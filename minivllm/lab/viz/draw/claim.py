@@ -12,7 +12,9 @@ from minivllm.lab.viz.draw.svg import Drawing, text_width
 from minivllm.lab.viz.draw.wording import listing, number
 from minivllm.utils.validation import check
 
-CLAIM_LINE, GREY_LINE, MARK_LINE = 20, 18, 17
+CLAIM_LINE = 20
+GREY_LINE = 18
+MARK_LINE = 17
 NARROWEST = 480  # a claim makes a figure at least as wide, if it needs it
 
 Mark = tuple  # a place, in one or several items, and the words at it
@@ -44,7 +46,8 @@ def add_claim(drawing: Drawing, claim: str | None, mark: Sequence[Mark]) -> None
     start = next(i for i, element in enumerate(root) if element.tag == "g")
     header, *rest = root[start:]
     texts = [text.text for text in header]
-    width, height = float(root.get("width")), float(root.get("height"))
+    width = float(root.get("width"))
+    height = float(root.get("height"))
     callouts = [(drawing.places[tuple(place)], words) for *place, words in mark]
     needed = min(NARROWEST, 2 * MARGIN + text_width(claim or "", 15, bold=True))
     ends = [box[0] + 2 + text_width(words, bold=True) + MARGIN for box, words in callouts]

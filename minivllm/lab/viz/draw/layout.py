@@ -22,11 +22,14 @@ Swatch = Callable[[Drawing, float, float], None]
 
 def _legend_places(legend: Sequence[tuple[Swatch, str]], width: float) -> list[tuple[float, int]]:
     """Left edge and line of each entry: they flow into lines of this width."""
-    places, x, line = [], 0.0, 0
+    places = []
+    x = 0.0
+    line = 0
     for _, label in legend:
         needed = SWATCH_WIDTH + 6 + text_width(label)
         if x > 0 and x + needed > width:
-            x, line = 0.0, line + 1
+            x = 0.0
+            line += 1
         places.append((MARGIN + x, line))
         x += needed + 14
     return places

@@ -80,7 +80,8 @@ class Pool:
     @property
     def facts(self) -> str:
         """The numbers that matter, in one line."""
-        held, usable = len(self.holders), self.snapshot.num_blocks - 1
+        held = len(self.holders)
+        usable = self.snapshot.num_blocks - 1
         slots = held * self.snapshot.block_size
         used = sum(block.num_used for block in self.blocks)
         written = sum(block.num_written for block in self.blocks)
@@ -188,7 +189,8 @@ def _draw_bare(drawing: Drawing, block_id: int, box: Box, edge: Edge | None) -> 
         drawing.text(x + width - 5, y + 15, "null", text_anchor="end")
 
 
-HELD, SHARED = "#c3e2f5", "#56b4e9"
+HELD = "#c3e2f5"
+SHARED = "#56b4e9"
 KINDS = {
     "free": "free",
     "cached": "free, but still cached",
@@ -222,7 +224,8 @@ def draw_map(
         top = y + first // columns * cell
         for kind, run in groupby(line, lambda block_id: kind_of(pool, block_id)):
             ids = list(run)
-            left, width = x + (ids[0] - first) * cell, len(ids) * cell
+            left = x + (ids[0] - first) * cell
+            width = len(ids) * cell
             box = f"M{left:g} {top:g}h{width:g}v{cell}h-{width:g}z"
             boxes[kind] += box
             if kind == "cached":

@@ -23,8 +23,11 @@ from minivllm.trace import Trace
 
 MAX_DEPTH = 20  # tokens; of longer beams only the beginning is drawn
 ROOT_WIDTH = 52
-ROW, BOX_HEIGHT, GAP = 34, 26, 26
-WORD, LETTER_WIDTH = 14, 18  # size of a token in its box, and room of the place below it
+ROW = 34
+BOX_HEIGHT = 26
+GAP = 26
+WORD = 14  # size of a token in its box
+LETTER_WIDTH = 18  # room of the place below it
 
 
 def beam_tree(
@@ -106,7 +109,8 @@ def _draw_children(
         return
     start = y + BOX_HEIGHT / 2
     for child in sorted(beam.children, key=_length, reverse=True):
-        end, middle = y + BOX_HEIGHT / 2, x + GAP / 2
+        end = y + BOX_HEIGHT / 2
+        middle = x + GAP / 2
         line = {"stroke_dasharray": "3 3"} if child.is_dropped else {}
         d = f"M{x:g} {start:g}H{middle:g}V{end:g}H{x + GAP:g}"
         drawing.path(d, fill="none", stroke=GREY, stroke_width=1.3, **line)

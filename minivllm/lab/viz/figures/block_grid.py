@@ -19,7 +19,8 @@ from minivllm.utils.math_utils import cdiv
 MAX_TILES = 160  # of more blocks there is a map
 MAX_WITH_TOKENS = 32
 GAP = 8
-MAP_COLUMNS, MAP_CELL = 50, 14
+MAP_COLUMNS = 50
+MAP_CELL = 14
 
 
 def block_grid(

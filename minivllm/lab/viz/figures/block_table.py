@@ -121,17 +121,20 @@ def _draw_way(
     """One arrow from a token to the table's entry, and one from there to its slot in the pool."""
     size = len(block.slots)
     columns = min(size, look.SLOTS_PER_LINE)
-    offset, cell = slot.position % size, width / columns
+    offset = slot.position % size
+    cell = width / columns
     token_x = x + (offset % columns + 0.5) * cell
     token_y = y + 16 + (offset // columns + 1) * look.SLOT_HEIGHT
-    chip, top = y + _chip_top(block), bottom + 14
+    chip = y + _chip_top(block)
+    top = bottom + 14
     line = {"fill": "none", "stroke": ACCENT, "stroke_width": 2}
     box = (token_x - cell / 2, token_y - look.SLOT_HEIGHT, cell, look.SLOT_HEIGHT)
     drawing.rect(*box, rx=3, **line)
     drawing.rect(x, chip - 1, width, 24, rx=5, **line)
     room = (width - 4) / size  # the block in the pool: a box for each slot
     for index, other in enumerate(block.slots):
-        left, here = x + 2 + index * room, index == offset
+        left = x + 2 + index * room
+        here = index == offset
         look_ = {"fill": ACCENT if here else PAPER, "stroke": ACCENT if here else GREY}
         drawing.rect(left + 1, top, room - 2, 18, rx=2, **look_)
         if size <= look.SLOTS_PER_LINE:
@@ -164,7 +167,8 @@ def _entry_size(tables: BlockTables, decode: look.Decode) -> tuple[float, float]
 
 def _draw_name(drawing: Drawing, table: SequenceTable, y: float, detailed: bool) -> None:
     """Badge, id and progress at the left; what the lines of an entry mean beside them."""
-    owner, size = table.owner, 26 if detailed else 22
+    owner = table.owner
+    size = 26 if detailed else 22
     middle = y + (36 if detailed else 20)
     drawing.rect(MARGIN, middle - size / 2, size, size, rx=4, fill=owner.solid, stroke=owner.edge)
     drawing.text(
@@ -195,7 +199,8 @@ def _draw_entry(
     with drawing.group(fill=GREY, font_size=11, text_anchor="end"):
         drawing.text(x + width - 1, y + 12, positions(block))
     look.draw_slots(drawing, x, y + 16, width, block, decode, labels=True)
-    top, middle = y + _chip_top(block), x + width / 2
+    top = y + _chip_top(block)
+    middle = x + width / 2
     drawing.path(
         f"M{middle:g} {top - 15:g}V{top - 3:g}M{middle - 4:g} {top - 7:g}L{middle:g} {top - 3:g}"
         f"L{middle + 4:g} {top - 7:g}", fill="none", stroke=GREY, stroke_width=1.5,
@@ -266,7 +271,8 @@ def _text_entries(table: SequenceTable, decode: Decode) -> list[str]:
         fit = 1
         while fit < len(columns) and 11 + sum(widths[: fit + 1]) + 3 * fit <= TERMINAL:
             fit += 1
-        taken, columns = columns[:fit], columns[fit:]
+        taken = columns[:fit]
+        columns = columns[fit:]
         for name, cells in zip(names, zip(*taken, strict=True), strict=True):
             padded = (pad(cell, width) for cell, width in zip(cells, widths, strict=False))
             lines.append(f"  {name:<8} {' │ '.join(padded)}".rstrip())
@@ -275,7 +281,8 @@ def _text_entries(table: SequenceTable, decode: Decode) -> list[str]:
 
 
 def _text_small_entries(table: SequenceTable) -> list[str]:
-    lines, line = [], " "
+    lines = []
+    line = " "
     for block in table.blocks:
         entry = f" {block.logical}→{physical(block).replace(' ', '')}{'!' * block.is_new}"
         if len(line) + len(entry) > TERMINAL:

@@ -21,7 +21,11 @@ from minivllm.lab.viz.model.draft_model import DraftLane, DraftLanes, read_draft
 from minivllm.trace import Trace
 from minivllm.utils.validation import check
 
-NAMES, CHIP_HEIGHT, LANE, NARROWEST, WIDEST = 84, 20, 52, 26, 56
+NAMES = 84
+CHIP_HEIGHT = 20
+LANE = 52
+NARROWEST = 26
+WIDEST = 56
 LOOKS = {
     "known": {"fill": "#dadada", "stroke": GREY},
     "accepted": {"fill": "#8fd3bf", "stroke": "#00523c"},
@@ -135,7 +139,8 @@ def _draw_slots(
         if position >= len(model.block_ids) * size:
             continue
         box = (x(position) + 1, y + 1, chip - 2, CHIP_HEIGHT - 2)
-        times, right = model.num_writes[position], position < model.num_right
+        times = model.num_writes[position]
+        right = position < model.num_right
         drawing.rect(*box, fill=LOOKS["known"]["fill"] if times and right else PAPER, stroke=LINE)
         if times and not right:
             drawing.hatch(*box)

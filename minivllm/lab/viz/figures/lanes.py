@@ -18,8 +18,11 @@ from minivllm.trace import Trace
 from minivllm.trace.records import RequestAdded, Sampled, Scheduled
 from minivllm.utils.validation import check
 
-ROW, HEAD, GAP = 22, 22, 10  # heights of a lane, of a run's name, and below a run
-MOST_LANES, MOST_STEPS = 24, 90  # of a run; a crowd is for ``timeline``
+ROW = 22  # height of a lane
+HEAD = 22  # of a run's name
+GAP = 10  # below a run
+MOST_LANES = 24  # of a run; a crowd is for ``timeline``
+MOST_STEPS = 90
 KINDS = {"waiting": "░", "prefill": "█", "decode": "•"}
 LOOKS = {"waiting": "waits", "prefill": "prefill", "decode": "decode"}
 
@@ -93,7 +96,8 @@ def lanes(
 
 
 def _read(name: str, trace: Trace, arrivals: Mapping[str, int]) -> Run:
-    owners, came = owners_of(trace), {}
+    owners = owners_of(trace)
+    came = {}
     kinds: dict[str, dict[int, str]] = {}
     first: dict[str, int] = {}
     for record in trace.of(RequestAdded, Scheduled, Sampled):
@@ -118,7 +122,8 @@ def _read(name: str, trace: Trace, arrivals: Mapping[str, int]) -> Run:
 
 def _drawing(runs: list[Run], alt: str) -> Drawing:
     axis = StepAxis(0, max(run.last for run in runs))
-    title, most = "Lanes", max(len(run.lanes) for run in runs)
+    title = "Lanes"
+    most = max(len(run.lanes) for run in runs)
     facts = f"{count(len(runs), 'run')} of {count(most, 'request')} · a black bar is the end of one"
     heights = [HEAD + ROW * len(run.lanes) + GAP for run in runs]
     bottom = TOP + sum(heights)

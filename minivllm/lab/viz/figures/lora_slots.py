@@ -17,8 +17,10 @@ from minivllm.trace import Trace
 from minivllm.trace.records import LoRAEvicted, LoRALoaded, RequestAdded, RequestSkipped, Scheduled
 from minivllm.utils.validation import check
 
-ROW, GAP = 24, 14
-MOST_ROWS, MOST_STEPS = 24, 60
+ROW = 24
+GAP = 14
+MOST_ROWS = 24
+MOST_STEPS = 60
 BASE = ""  # the base model's name among those of adapters
 SIGNS = {"waits": "░", "skipped": "s"}
 LOOKS = {"waits": {"fill": PAPER, "stroke": LINE}, "skipped": {"fill": "#ffffff", "stroke": INK}}
@@ -120,7 +122,8 @@ def _drawing(run: SlotRun, facts: str) -> Drawing:
     drawing = sheet(head, facts, _alt(run, facts), axis.right, bottom, legend)
     axis.draw(drawing, bottom - 6)
     for slot, cells in run.slots.items():
-        y, name = TOP + ROW * slot, f"slot {slot}"
+        y = TOP + ROW * slot
+        name = f"slot {slot}"
         _name(drawing, name, "", y)
         for adapter, first, last in run.stretches(cells, slot):
             loaded = (slot, first) in run.loads

@@ -13,7 +13,13 @@ from minivllm.lab.viz.draw.svg import Drawing
 from minivllm.lab.viz.draw.wording import as_drawn, count, pad
 from minivllm.utils.validation import check, is_number
 
-NAMES, LENGTH, ERRORS, ROW, TICK, DOT = 134, 420, 96, 38, 14, 7  # pixels
+# Sizes in pixels.
+NAMES = 134
+LENGTH = 420
+ERRORS = 96
+ROW = 38
+TICK = 14
+DOT = 7
 LEFT = MARGIN + NAMES
 
 
@@ -78,7 +84,8 @@ def _draw_line(
     ends: tuple[float, float],
 ) -> float:  # fmt: skip
     """Draw a line with its ticks and dots; returns its height on the paper."""
-    y, scale = HEADER_HEIGHT + 28 + ROW * index, LENGTH / (ends[1] - ends[0])
+    y = HEADER_HEIGHT + 28 + ROW * index
+    scale = LENGTH / (ends[1] - ends[0])
     drawing.text(MARGIN, y + 4, name, NAMES - 8, font_weight="bold")
     drawing.path(f"M{LEFT:g} {y:g}H{LEFT + LENGTH:g}", stroke=LINE)
     for tick in ticks:

@@ -19,7 +19,11 @@ from minivllm.lab.viz.model.pipeline_model import (
 from minivllm.trace import Trace
 from minivllm.utils.validation import check
 
-NAMES, ROW, NARROWEST, WIDEST = 66, 30, 22, 54  # pixels
+# Sizes in pixels.
+NAMES = 66
+ROW = 30
+NARROWEST = 22
+WIDEST = 54
 
 
 def pipeline_grid(
@@ -76,7 +80,8 @@ def _runs(labels: list[str]) -> list[str]:
 
 
 def _drawing(pipeline: Pipeline, rows: list[list[str]], words: tuple[str, str, str]) -> Drawing:
-    num_calls, left = len(rows[0]), MARGIN + NAMES
+    num_calls = len(rows[0])
+    left = MARGIN + NAMES
     widest = max(text_width(label, 11) for labels in rows for label in labels) + 8
     room = (MAX_WIDTH - MARGIN - left) / num_calls
     cell = int(min(room, max(NARROWEST, min(WIDEST, widest))))
@@ -95,7 +100,8 @@ def _drawing(pipeline: Pipeline, rows: list[list[str]], words: tuple[str, str, s
         y = top + ROW * stage
         drawing.text(MARGIN, y + 19, f"stage {stage}", font_weight="bold")
         for index, label in enumerate(labels):
-            call, x = pipeline.first + index, left + cell * index
+            call = pipeline.first + index
+            x = left + cell * index
             box = (x + 1, y + 1, cell - 2, ROW - 2)
             batch = pipeline.batch(stage, call)
             look = (

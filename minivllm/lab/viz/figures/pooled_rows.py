@@ -11,7 +11,11 @@ from minivllm.lab.viz.draw.palette import GREY, INK, LINE, OKABE_ITO, ON_DARK, P
 from minivllm.lab.viz.draw.wording import count
 from minivllm.utils.validation import check
 
-NAMES, BOX, WIDEST, NARROWEST, LINE_HEIGHT = 64, 22, 34, 16, 34
+NAMES = 64
+BOX = 22
+WIDEST = 34
+NARROWEST = 16
+LINE_HEIGHT = 34
 METHODS = ("LAST", "CLS", "MEAN", "ALL")
 
 Chunk = tuple[int, int, int]  # first and last position + 1 of a prompt in the step, its length

@@ -100,7 +100,9 @@ def queues(trace: Trace, title: str | None = None, mark: Sequence[Mark] = ()) ->
 
 
 def _read(trace: Trace) -> list[Moment]:
-    state, preempted, moments = trace.beginning(), [], []
+    state = trace.beginning()
+    preempted = []
+    moments = []
     for record in trace.records:
         state.apply(record)
         if isinstance(record, (Preempted, SwappedOut)):
@@ -122,7 +124,8 @@ def _drawing(queues: Queues) -> Drawing:
     height = (tallest * CHIP_HEIGHT + 12) if chips else AREA_HEIGHT
     lane_top = TOP + height + LANE_GAP
     bottom = lane_top + LANE_HEIGHT + LANE_GAP
-    words, legend = (queues.title, queues.facts, queues.alt), _legend(queues, chips)
+    words = (queues.title, queues.facts, queues.alt)
+    legend = _legend(queues, chips)
     drawing = sheet(*words, axis.right, bottom, legend)
     axis.draw(drawing, lane_top + LANE_HEIGHT)
     draw = _draw_chips if chips else _draw_areas

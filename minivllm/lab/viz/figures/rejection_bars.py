@@ -11,7 +11,8 @@ from minivllm.lab.viz.draw.layout import box_swatch
 from minivllm.lab.viz.draw.palette import GREY, INK, PAPER
 from minivllm.utils.validation import check
 
-SHARED, MISSING = {"fill": "#8fd3bf", "stroke": "#00523c"}, {"fill": "#f7d98a", "stroke": INK}
+SHARED = {"fill": "#8fd3bf", "stroke": "#00523c"}
+MISSING = {"fill": "#f7d98a", "stroke": INK}
 TOO_MUCH = {"fill": PAPER, "stroke": GREY}
 
 
@@ -60,7 +61,8 @@ def _parts(target: float, draft: float) -> Iterator[Part]:
     if low:
         yield Part(low, SHARED, f"p = {q}" if target == draft else p if target < draft else q)
     if high > low:
-        missing, label = target > draft, (p if target > draft else q) if low else ""
+        missing = target > draft
+        label = (p if target > draft else q) if low else ""
         yield Part(high - low, MISSING if missing else TOO_MUCH, label, hatched=not missing)
 
 

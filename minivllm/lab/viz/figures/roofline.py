@@ -72,7 +72,8 @@ def _read(machine: Hardware, series: str, label: str, point: Point) -> _Spot:
     numbers = tuple(point) if isinstance(point, (tuple, list)) else (point,)
     ok = len(numbers) in (1, 2) and all(is_number(n) and n > 0 for n in numbers)
     check(ok, f"points[{series!r}][{label!r}]", point, "one or two finite numbers above 0")
-    intensity, roof = numbers[0], machine.attainable(numbers[0])
+    intensity = numbers[0]
+    roof = machine.attainable(numbers[0])
     bound = "bandwidth" if intensity < machine.ridge else "arithmetic"
     return _Spot(series, label, intensity, (*numbers, roof)[1], roof, len(numbers) == 2, bound)
 

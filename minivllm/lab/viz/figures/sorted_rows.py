@@ -13,7 +13,11 @@ from minivllm.lab.viz.draw.svg import Drawing
 from minivllm.lab.viz.draw.wording import count
 from minivllm.utils.validation import check, is_int
 
-NAMES, BOX, APART, WIDEST, NARROWEST = 64, 22, 46, 40, 16
+NAMES = 64
+BOX = 22
+APART = 46
+WIDEST = 40
+NARROWEST = 16
 NONE = "none"
 
 Strip = list[tuple[int, int]]  # row and slot, from left to right
@@ -66,7 +70,8 @@ def _drawing(
     batch: Strip, ordered: Strip, names: Sequence[str], head: str, facts: str, alt: str
 ) -> Drawing:
     box = min(WIDEST, (MAX_WIDTH - 2 * MARGIN - NAMES) / len(batch))
-    left, upper = MARGIN + NAMES, HEADER_HEIGHT + 18
+    left = MARGIN + NAMES
+    upper = HEADER_HEIGHT + 18
     lower = upper + BOX + APART
     drawing = sheet(head, facts, alt, left + box * len(batch) + 60, lower + BOX + 22)
     place = {row: index for index, (row, _) in enumerate(ordered)}

@@ -33,7 +33,8 @@ class Rows:
     """
 
     def __init__(self, window: TimelineWindow, axis: StepAxis):
-        self.window, self.axis = window, axis
+        self.window = window
+        self.axis = axis
         heights = ((16, 24), (40, 16), (80, 12), (10**9, 4))
         self.height = next(height for most, height in heights if len(window.rows) <= most)
         self.runs = [list(self._runs(cells)) for _, cells in window.rows]
@@ -98,7 +99,8 @@ class Rows:
 
     def _draw_run(self, drawing: Drawing, owner: Owner, run: Run, y: float) -> None:
         start, stop, cell = run
-        box, steps = self._box(run, y), span(start, stop - 1)
+        box = self._box(run, y)
+        steps = span(start, stop - 1)
         fill, stroke = _look(cell.kind, owner)
         tooltip = f"{owner.letter}, {'step' if steps.isdigit() else 'steps'} {steps}: {cell.kind}"
         if self.axis.separate and cell.num_tokens:
@@ -114,7 +116,8 @@ class Rows:
             drawing.text(middle, y + self.height / 2 + 4, label, **bold)
 
     def _draw_events(self, drawing: Drawing, cell: Cell, step: int, y: float) -> None:
-        x, right = self.axis.x(step), self.axis.x(step + 1)
+        x = self.axis.x(step)
+        right = self.axis.x(step + 1)
         if cell.preempted:
             size = min(18, max(11, self.height))
             draw_cross(drawing, (x + right) / 2, y + self.height / 2, size)
@@ -141,7 +144,10 @@ class Rows:
 
     def _draw_paths(self, drawing: Drawing) -> None:
         """One path for all cells that look the same: a tenth of the bytes."""
-        looks, waits, ends, crosses = defaultdict(list), [], [], []
+        looks = defaultdict(list)
+        waits = []
+        ends = []
+        crosses = []
         y = TOP
         for (owner, cells), runs in zip(self.window.rows, self.runs, strict=True):
             self._draw_name(drawing, owner, y)
@@ -209,7 +215,8 @@ class Rows:
             "waiting": "waiting",
         }
         if self.thin:
-            meanings["prefill"], meanings["decode"] = "thick: prefill", "thin: decode"
+            meanings["prefill"] = "thick: prefill"
+            meanings["decode"] = "thin: decode"
             meanings["verify"] = "between: decode with drafts"
         entries = [
             (_swatch(kind, self.thin), text) for kind, text in meanings.items() if kind in kinds

@@ -76,13 +76,15 @@ def mean_usage(trace: Trace) -> SlotUsage:
     """
     check(trace.num_steps > 0, "trace", trace, "of an engine that has run at least one step")
     state = trace.beginning()
-    held = empty = 0
+    held = 0
+    empty = 0
     for record in trace.records:
         state.apply(record)
         if isinstance(record, StepPlanned):
             held += len(state.ref_counts)
             empty += _empty_slots(state)
-    size, steps = trace.block_size, trace.num_steps
+    size = trace.block_size
+    steps = trace.num_steps
     free = (trace.num_blocks - 1) * steps - held
     parts = (held * size - empty, 0, empty, 0, 0, free * size)
     return SlotUsage(*(part / steps for part in parts))
@@ -180,7 +182,8 @@ def _text(bars: list[_Bar], title: str, facts: str) -> str:
 
 
 def _characters(parts: list[tuple[str, float]]) -> str:
-    done, text = 0.0, ""
+    done = 0.0
+    text = ""
     for name, share in parts:
         done += share
         text += MARKS[name] * (round(done * TEXT_WIDTH) - len(text))

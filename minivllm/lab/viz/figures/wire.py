@@ -15,7 +15,13 @@ from minivllm.lab.viz.draw.svg import Drawing
 from minivllm.lab.viz.draw.wording import pad
 from minivllm.utils.validation import check
 
-ROW, BAR, NAMES, COUNTS, BYTES = 28, 18, 70, 120, 560  # pixels; BYTES is the longest read
+# Sizes in pixels.
+ROW = 28
+BAR = 18
+NAMES = 70
+COUNTS = 120
+BYTES = 560  # of the longest read
+
 MOST_READS = 24
 PARTS = {  # by name: its colour, and what a legend says of it
     "head": ("#6e6e6e", "head of the answer"),

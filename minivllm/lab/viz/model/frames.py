@@ -128,15 +128,18 @@ class StepReader:
     ):
         self.state = state
         self.frame: StepFrame | None = None  # None from a step's beginning until it is planned
-        self._owners, self._decode = owners, decode
-        self._telling, self._before = Narration(owners, decode), ""
+        self._owners = owners
+        self._decode = decode
+        self._telling = Narration(owners, decode)
+        self._before = ""
         self._new: set[tuple[str, int]] = set()  # sequence and block
 
     def read(self, record: Record) -> None:
         """Take one more record."""
         match record:
             case StepStarted():
-                self._before, self.frame = self._told(), None
+                self._before = self._told()
+                self.frame = None
                 self._new.clear()
             case BlocksAllocated(_, seq_id, block_ids) | SwappedIn(_, seq_id, block_ids):
                 self._new.update((seq_id, block_id) for block_id in block_ids)
@@ -157,7 +160,8 @@ class StepReader:
 
     def _told(self) -> str:
         """Text on the records that were read since the last call."""
-        text, self._telling = self._telling.text(), Narration(self._owners, self._decode)
+        text = self._telling.text()
+        self._telling = Narration(self._owners, self._decode)
         return text
 
     def num_new(self, seq_id: str, block_ids: Iterable[int]) -> int:

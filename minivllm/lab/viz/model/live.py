@@ -41,10 +41,12 @@ class LiveRun:
         decode: Callable[[int], str] | None = None,
         called: Callable[[str], str] = str,
     ):
-        self.decode, self._called = decode, called
+        self.decode = decode
+        self._called = called
         self.state = State(-1, num_blocks, block_size)
         self.step = -1  # the last one that has begun
-        self.num_prompt_tokens = self.num_cached_tokens = 0  # asked of the prefix cache, and found
+        self.num_prompt_tokens = 0  # asked of the prefix cache
+        self.num_cached_tokens = 0  # and found there
         self._arrivals = Arrivals()
         self._history = History({}, num_blocks - 1, max_num_batched_tokens)
         self._reader = StepReader(self.state, self._arrivals.owners, decode)

@@ -108,14 +108,16 @@ class History:
             case Scheduled(step, seq_id, _, start, num_tokens, samples):
                 again = min(self.reached.get(seq_id, 0), start + num_tokens) - start
                 self.num_recomputed += max(0, again)
-                cell, prompt = self._cell(seq_id, step), state.sequences[seq_id].num_prompt_tokens
+                cell = self._cell(seq_id, step)
+                prompt = state.sequences[seq_id].num_prompt_tokens
                 decode = samples and num_tokens == 1 and start >= prompt
-                cell.kind, cell.start, cell.num_tokens = (
-                    "decode" if decode else "prefill", start, num_tokens,
-                )  # fmt: skip
+                cell.kind = "decode" if decode else "prefill"
+                cell.start = start
+                cell.num_tokens = num_tokens
             case Verified(step, seq_id, drafts, num_accepted):
                 cell = self._cell(seq_id, step)
-                cell.kind, cell.num_accepted = "verify", num_accepted
+                cell.kind = "verify"
+                cell.num_accepted = num_accepted
                 self.steps[step].num_drafts += len(drafts)
                 self.steps[step].num_accepted += num_accepted
             case Sampled(step):
