@@ -224,7 +224,7 @@ def table_conversation(rng: random.Random, shape: TableShape) -> Sample:
     for question in questions:
         question.text = phrases.question(rng, question.column, question.name, shape.held_out)
     if chance < 0.1:
-        _plain_prompt(rng, sample, columns, people, layout, questions)
+        _plain_prompt(rng, sample, columns, people=people, layout=layout, questions=questions)
         return sample
     in_user_turn = chance < 0.29
     if not in_user_turn:
@@ -273,7 +273,7 @@ def _add_answer(
     value = None if cell is None else (said[1] - 1 - len(cell), said[1] - 1)
     decided = said[0] + len(start) - len(" is")
     sample.learnt.append(((decided, said[0] + len(start) + len(" x")), LOOKUP_WEIGHT))
-    note_answer_pointers(sample, drawn, question, asked, said, value)
+    note_answer_pointers(sample, drawn, question, asked=asked, said=said, value=value)
 
 
 def _plain_prompt(

@@ -26,5 +26,5 @@ def long_talk(rng: random.Random, rows: int, padded: bool) -> Sample:
     before = rng.choice(_LISTS.before)
     after = rng.choice(_LISTS.after)
     sample.turn("system", f"{before}\n\n{table}\n\n{after}".rstrip())
-    ask_about(rng, sample, people, asked, 5, _LISTS)
+    ask_about(rng, sample, people, asked=asked, count=5, lists=_LISTS)
     return sample

@@ -71,7 +71,7 @@ def encode(tokenizer: Tokenizer, sample: Sample) -> Encoded:
     for span in sample.copied_spans():
         first, stop = tokens(span)
         copied[first:stop] = [True] * (stop - first)
-    return Encoded(sample.skill, ids, weights, pointers, answers, copied)
+    return Encoded(sample.skill, ids, weights, pointers=pointers, answers=answers, copied=copied)
 
 
 class Exchange:

@@ -247,7 +247,7 @@ def main(
     """
     begin(output, {"seed": seed, "quick": quick}, partial(make_tokenizer, seed))
     sizes, plan = (SMALL, curriculum.QUICK_PLAN) if quick else (FULL, curriculum.FULL_PLAN)
-    make_run = partial(Run, output, seed, sizes, plan, compile_layers)
+    make_run = partial(Run, output, seed, sizes=sizes, plan=plan, compile_layers=compile_layers)
     workers.in_workers(processes, train, make_run, (minutes, steps, save_every, log_every))
 
 

@@ -193,5 +193,5 @@ def _check_start(answer, **given) -> str:
     swapping = 2 * (moving + pieces * answer) / 1e3
     wrong = f"then swapping takes {'longer' if answer > right else 'less long'} than recomputing."
     value = f"then swapping takes {swapping:.1f} ms, recomputing {given['recompute_ms']} ms."
-    compare(answer, right, mistakes, wrong, value, _near)
+    compare(answer, right, mistakes, wrong=wrong, value=value, same=_near)
     return f"with {right:.1f} microseconds both take {given['recompute_ms']} ms."

@@ -202,14 +202,13 @@ def guesses(rng: Random) -> FunctionExercise:
     right = _solve_guesses()
     calls = []
     while len(calls) < 40:
-        call = (
-            rng.choice([10, 16, 26, 36, 62]),
-            rng.choice([16, 32, 48]),
-            rng.choice([5, 10, 20, 50]),
-            rng.choice([1, 8, 24, 168, 720]),
-        )
-        if SIZES[0] < (right(*call) or 0) < SIZES[-1]:
-            calls.append(call)
+        num_values = rng.choice([10, 16, 26, 36, 62])
+        secret_tokens = rng.choice([16, 32, 48])
+        per_second = rng.choice([5, 10, 20, 50])
+        hours = rng.choice([1, 8, 24, 168, 720])
+        found = right(num_values, secret_tokens, per_second, hours)
+        if SIZES[0] < (found or 0) < SIZES[-1]:
+            calls.append((num_values, secret_tokens, per_second, hours))
     return FunctionExercise(
         "A server has a prefix cache and no salts. A stranger knows all of a prompt but a secret "
         "of secret_tokens tokens, each one of num_values; it begins where a block begins. For each "

@@ -86,12 +86,15 @@ def admit(rng: Random) -> FunctionExercise:
         active = rng.sample(names, max_loras)
         running = [rng.choice([None, *active]) for _ in range(rng.randint(0, 3))]
         waiting = [rng.choice([None, *names]) for _ in range(rng.randint(3, 6))]
-        call = (running, waiting, max_loras, len(running) + rng.randint(2, 5))
-        results = {name: str(wrong(*call)) for name, wrong in _ADMIT_MISTAKES.items()}
+        max_num_seqs = len(running) + rng.randint(2, 5)
+        right = solution(running, waiting, max_loras, max_num_seqs)
+        results = [
+            wrong(running, waiting, max_loras, max_num_seqs) for wrong in _ADMIT_MISTAKES.values()
+        ]
         # Of the calls that are shown, each tells several mistakes from the solution.
         least = 3 if len(calls) < 3 else 1
-        if sum(result != str(solution(*call)) for result in results.values()) >= least:
-            calls.append(call)
+        if sum(str(result) != str(right) for result in results) >= least:
+            calls.append((running, waiting, max_loras, max_num_seqs))
     return FunctionExercise(
         "Write admit(running, waiting, max_loras, max_num_seqs): the places in the queue, from 0, "
         "of those that one step admits. running and waiting hold the adapter of each request, or "

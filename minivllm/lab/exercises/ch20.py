@@ -113,10 +113,10 @@ def kv_bytes(rng: Random) -> FunctionExercise:
         num_kv_heads = rng.choice([1, 2, 4, 6, 8])
         head_dim = rng.choice([64, 80, 128])
         size = rng.choice([1, 2, 3, 4, 6, 7, 8, 12, 16, 32])
-        call = (num_kv_heads * group, num_kv_heads, head_dim, size)
-        kept = _solve_kv_bytes()(*call)
+        num_heads = num_kv_heads * group
+        kept = _solve_kv_bytes()(num_heads, num_kv_heads, head_dim, size)
         if len(calls) >= 3 or shown[len(calls)](num_kv_heads, size, kept):
-            calls.append(call)
+            calls.append((num_heads, num_kv_heads, head_dim, size))
     return FunctionExercise(
         "Write kv_bytes(num_heads, num_kv_heads, head_dim, size): the bytes of K and V of one "
         "token in one layer that each of size tensor-parallel ranks keeps, 2 bytes a number; None "
@@ -188,11 +188,11 @@ def blocks(rng: Random) -> FunctionExercise:
         num_layers = rng.choice([5, 6, 10, 11, 22, 30])
         num_stages = rng.choice([2, 3, 4])
         free = [rng.randint(20, 90) * 1000 for _ in range(num_stages)]
-        call = (num_layers, free, rng.choice([16, 32, 40]))
-        layers = _stage_layers(*call[:2])
-        counts = [f // (n * call[2]) for f, n in zip(free, layers, strict=True)]
+        block_bytes = rng.choice([16, 32, 40])
+        layers = _stage_layers(num_layers, free)
+        counts = [f // (n * block_bytes) for f, n in zip(free, layers, strict=True)]
         if len(set(counts)) == num_stages and (counts[0] > min(counts) or len(calls) >= 3):
-            calls.append(call)
+            calls.append((num_layers, free, block_bytes))
     return FunctionExercise(
         "Write num_blocks(num_layers, free_bytes, block_bytes): the number of blocks of an engine "
         "with pipeline stages. free_bytes has the bytes that each stage has left for K and V, the "

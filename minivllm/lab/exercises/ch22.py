@@ -101,9 +101,9 @@ def _check_report(answer, requests) -> str:
         },
     }
     for (name, told), got, mean in zip(mistakes.items(), (ttft, tpot, itl), right, strict=True):
+        at = f"the mean {name} is not {got:g}: "
         value = f"the mean {name} is {mean:g}, not {got:g}."
-        compare(got, mean, told, f"the mean {name} is not {got:g}: {RULES[name]}", value, _near,
-                at=f"the mean {name} is not {got:g}: ")  # fmt: skip
+        compare(got, mean, told, wrong=f"{at}{RULES[name]}", value=value, same=_near, at=at)
     return f"TPOT {tpot:.1f} and ITL {itl:.1f} ms: the same gaps, weighed differently."
 
 

@@ -45,8 +45,9 @@ def _check_again(
     answer, prompt_len, num_output, block_size, num_found_blocks, max_num_batched_tokens
 ) -> str:
     tokens, steps = whole_numbers(answer, ("tokens", "steps"))
-    given = prompt_len, num_output, block_size, num_found_blocks, max_num_batched_tokens
-    right, most = _solve_again(*given)
+    right, most = _solve_again(
+        prompt_len, num_output, block_size, num_found_blocks, max_num_batched_tokens
+    )
     compare(
         tokens,
         right,

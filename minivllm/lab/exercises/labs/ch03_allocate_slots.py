@@ -87,9 +87,9 @@ LAB = ClassLab(
     "allocate_slots",
     "Write allocate_slots, the method that every token's memory comes from.",
     "Count everything that is needed before you take anything.",
-    4,
-    120,
-    MyManager,
-    AllocateSlots,
+    difficulty=4,
+    minutes=120,
+    stub=MyManager,
+    solution=AllocateSlots,
     begins_simply=True,
 )

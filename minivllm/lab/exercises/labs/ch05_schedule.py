@@ -120,5 +120,5 @@ LAB = FunctionLab(
     "05",
     "Write the scheduler's plan of one step.",
     "Blocks of a running request: those for all tokens after the step, less those it has already.",
-    3, 30, my_schedule, check_schedule,
+    difficulty=3, minutes=30, stub=my_schedule, check=check_schedule,
 )  # fmt: skip

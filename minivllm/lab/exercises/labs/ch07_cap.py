@@ -74,5 +74,5 @@ LAB = FunctionLab(
     "07",
     "Write the rule that cuts prompts into chunks.",
     "Two limits; the second one holds only while other requests are there.",
-    1, 10, my_cap, check_cap,
+    difficulty=1, minutes=10, stub=my_cap, check=check_cap,
 )  # fmt: skip

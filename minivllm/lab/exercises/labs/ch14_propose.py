@@ -107,5 +107,5 @@ LAB = FunctionLab(
     "14",
     "Write a proposer for speculative decoding.",
     "The last line about a thing is newer than the first; and a single token says little.",
-    3, 30, my_propose, check_propose,
+    difficulty=3, minutes=30, stub=my_propose, check=check_propose,
 )  # fmt: skip

@@ -69,8 +69,8 @@ def check_mask(function: Callable, seed: int) -> str:
         for state, ends in enumerate(dfa.accepting):
             right = {int(i) for i in automaton.allowed(state).nonzero()[0]}
             right |= stops if ends else set()
-            given = table, list(dfa.accepting), list(_TOKENS), set(stops), state
-            got = call(function, *given)
+            accepting = list(dfa.accepting)
+            got = call(function, table, accepting, list(_TOKENS), set(stops), state)
             if not isinstance(got, (set, frozenset)):
                 raise Fault("return a set of token ids")
             for i in sorted({*got} ^ right):
@@ -97,5 +97,5 @@ LAB = FunctionLab(
     "15",
     "Write the mask of structured outputs.",
     "Follow the bytes of each token from the state; one that is missing forbids the token.",
-    2, 15, my_mask, check_mask,
+    difficulty=2, minutes=15, stub=my_mask, check=check_mask,
 )  # fmt: skip

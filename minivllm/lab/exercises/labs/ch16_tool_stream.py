@@ -243,5 +243,5 @@ LAB = FunctionLab(
     "16",
     "Write a tool parser that is fed piece by piece.",
     "Keep what is not used up in one string; look again at all of it when a piece has come.",
-    4, 40, my_tool_stream, check_tool_stream,
+    difficulty=4, minutes=40, stub=my_tool_stream, check=check_tool_stream,
 )  # fmt: skip

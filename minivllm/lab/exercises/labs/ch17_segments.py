@@ -84,5 +84,5 @@ LAB = FunctionLab(
     "17",
     "Write the sorting of a step's rows by adapter.",
     "Leave out the rows without adapter; then a stable sort by slot has all segments side by side.",
-    2, 12, my_segments, check_segments,
+    difficulty=2, minutes=12, stub=my_segments, check=check_segments,
 )  # fmt: skip

@@ -68,14 +68,16 @@ def _check_mlp(function: Callable, rng: Random, size: int, number: int) -> None:
     inner = 12 * rng.choice([1, 2])
     num_tokens = rng.randint(1, 4)
     generator = torch.Generator().manual_seed(rng.randrange(2**32))
-    shapes = (num_tokens, hidden), (2 * inner, hidden), (hidden, inner), (hidden,)
-    given = [torch.randn(shape, generator=generator) for shape in shapes]
-    wanted = _the_models(*given)
+    x = torch.randn(num_tokens, hidden, generator=generator)
+    gate_up = torch.randn(2 * inner, hidden, generator=generator)
+    down = torch.randn(hidden, inner, generator=generator)
+    bias = torch.randn(hidden, generator=generator)
+    wanted = _the_models(x, gate_up, down, bias)
     groups: list[RecordedGroup] = []
 
     def run(group: RecordedGroup) -> Any:
         groups.append(group)
-        return function(group, *_own_parts(group, *given))
+        return function(group, *_own_parts(group, x, gate_up, down, bias))
 
     got = call(run_ranks, size, run)
     where = f"MLP {number} on {size} rank{'s' * (size > 1)}"
@@ -83,7 +85,7 @@ def _check_mlp(function: Callable, rng: Random, size: int, number: int) -> None:
         if not isinstance(mine, torch.Tensor) or mine.shape != wanted.shape:
             raise Fault(f"{where}: return a tensor of shape {list(wanted.shape)}")
         if not torch.allclose(mine, wanted, rtol=1e-4, atol=1e-4):
-            why = _explain(mine, group, *given)
+            why = _explain(mine, group, x, gate_up=gate_up, down=down, bias=bias)
             i, j = (int(n) for n in (~torch.isclose(mine, wanted, 1e-4, 1e-4)).nonzero()[0])
             wrong = f"{where}: number {j} of token {i} on rank {group.rank} is {mine[i, j]:.4g}"
             raise WrongEntry(f"{wrong}{why}", f"{wanted[i, j]:.4g}")
@@ -154,5 +156,5 @@ LAB = FunctionLab(
     "Write an MLP whose matrices are divided among ranks.",
     "The cut of gate and up is by outputs, so silu and the product need nothing from others; the "
     "cut of down is by inputs, so each rank has a part of every sum. One rank adds the bias.",
-    3, 15, my_parallel_mlp, check_parallel_mlp,
+    difficulty=3, minutes=15, stub=my_parallel_mlp, check=check_parallel_mlp,
 )  # fmt: skip

@@ -101,5 +101,5 @@ LAB = FunctionLab(
     "21b",
     "Write the slot that joins what a late reader has not read.",
     "When is what waits out of date, and when is it a part of what the reader must get?",
-    2, 10, my_join, check_join,
+    difficulty=2, minutes=10, stub=my_join, check=check_join,
 )  # fmt: skip

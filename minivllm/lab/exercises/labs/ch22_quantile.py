@@ -108,5 +108,5 @@ LAB = FunctionLab(
     "22",
     "Write the lookup of a quantile in a histogram.",
     "Keep the bound and the count of the bucket before while you look for the rank.",
-    2, 15, my_quantile, check_quantile,
+    difficulty=2, minutes=15, stub=my_quantile, check=check_quantile,
 )  # fmt: skip

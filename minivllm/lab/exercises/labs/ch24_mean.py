@@ -76,9 +76,9 @@ def _check_run(rng: Random, function: Callable, may_preempt: bool) -> None:
         ]
         before = [computed[name] for name in names]
         whole = [lengths[name] for name in names]
-        arguments = (hidden, list(names), list(new), before, whole)
-        got = call(function, [list(row) for row in hidden], *arguments[1:], sums)
-        _check_step(got, names, new, before, whole, rows, preempted)
+        rows_of_step = [list(row) for row in hidden]
+        got = call(function, rows_of_step, list(names), list(new), before, whole, sums)
+        _check_step(got, names, new, before=before, whole=whole, rows=rows, preempted=preempted)
         for name, num in zip(names, new, strict=True):
             computed[name] += num
             if computed[name] == lengths[name]:
@@ -136,5 +136,5 @@ LAB = FunctionLab(
     "24",
     "Write MEAN for prompts that come in chunks.",
     "A mean is a sum and a count; the sum is what must be kept from one step to the next.",
-    3, 15, my_mean_rows, check_mean_rows,
+    difficulty=3, minutes=15, stub=my_mean_rows, check=check_mean_rows,
 )  # fmt: skip

@@ -96,5 +96,5 @@ LAB = FunctionLab(
     "Fit the cost of a step to the times of a run.",
     "The slope is the covariance of tokens and seconds, divided by the variance of tokens. Then "
     "look at the signs: where one part would be negative, fit the other one alone.",
-    3, 15, my_fit_line, check_fit_line,
+    difficulty=3, minutes=15, stub=my_fit_line, check=check_fit_line,
 )  # fmt: skip

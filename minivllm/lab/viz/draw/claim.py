@@ -71,7 +71,7 @@ def add_claim(drawing: Drawing, claim: str | None, mark: Sequence[Mark]) -> None
     moved.extend(rest)
     for (box, words), row in zip(callouts, rows, strict=True):
         y = top + MARK_LINE * (max(rows) - row) + 11
-        _draw_callout(drawing, box, words, y, down, width)
+        _draw_callout(drawing, box, words, y=y, down=down, width=width)
     drawing.resize(width, height + down)
 
 
@@ -111,8 +111,7 @@ def _draw_callout(
     """A frame around a place, a leader along its left edge, and words at the leader's end."""
     x, top, box_width, box_height = box
     line = {"fill": "none", "stroke": ACCENT}
-    frame = (x - 2, top + down - 2, box_width + 4, box_height + 4)
-    drawing.rect(*frame, rx=3, stroke_width=2, **line)
+    drawing.rect(x - 2, top + down - 2, box_width + 4, box_height + 4, rx=3, stroke_width=2, **line)
     drawing.path(f"M{x - 2:g} {y + 3:g}V{top + down:g}", stroke_width=1.2, **line)
     left = _left(box, words, width)
     drawing.text(left, y, words, fill=ACCENT, font_weight="bold")

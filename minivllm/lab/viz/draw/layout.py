@@ -64,9 +64,8 @@ def box_swatch(hatched: bool = False, **look) -> Swatch:
     """A small box that looks like what the legend explains."""
 
     def draw(drawing: Drawing, x: float, y: float) -> None:
-        box = (x, y, SWATCH_WIDTH, SWATCH_HEIGHT)
-        drawing.rect(*box, **{"rx": 2, "fill": PAPER, **look})
+        drawing.rect(x, y, SWATCH_WIDTH, SWATCH_HEIGHT, **{"rx": 2, "fill": PAPER, **look})
         if hatched:
-            drawing.hatch(*box)
+            drawing.hatch(x, y, SWATCH_WIDTH, SWATCH_HEIGHT)
 
     return draw

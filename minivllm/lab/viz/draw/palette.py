@@ -142,7 +142,9 @@ def _coloured(seq_id: str, name: str, solid: str) -> Owner:
     red, green, blue = _channels(solid)
     is_dark = 0.30 * red + 0.59 * green + 0.11 * blue < 140
     ink = ON_DARK if is_dark else ON_LIGHT
-    return Owner(seq_id, name, solid, _mix(solid, 255, 0.68), _mix(solid, 0, 0.45), ink)
+    return Owner(
+        seq_id, name, solid, light=_mix(solid, 255, 0.68), edge=_mix(solid, 0, 0.45), ink=ink
+    )
 
 
 def dark(colour: str) -> str:

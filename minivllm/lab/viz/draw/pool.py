@@ -137,11 +137,15 @@ def draw_tile(
     else:
         _draw_bare(drawing, block_id, box, edge)
     if block is not None and pool.detailed:
-        slots = (box[0] + 4, box[1] + 24, box[2] - 8, block)
+        x = box[0] + 4
+        y = box[1] + 24
+        width = box[2] - 8
         if plain:
-            look.draw_plain_slots(drawing, *slots)
+            look.draw_plain_slots(drawing, x, y, width, block)
         else:
-            look.draw_slots(drawing, *slots, decode, with_tokens)
+            look.draw_slots(
+                drawing, x, y, width=width, block=block, decode=decode, labels=with_tokens
+            )
 
 
 def _draw_held(drawing: Drawing, pool: Pool, block_id: int, box: Box, edge: Edge | None) -> None:
@@ -160,7 +164,7 @@ def _draw_held(drawing: Drawing, pool: Pool, block_id: int, box: Box, edge: Edge
     else:
         label = pool.label(block_id, 5).replace(" ", "")
         drawing.text(x + width / 2, y + 29, label, text_anchor="middle", **bold)
-        look.draw_fill_bar(drawing, x + 4, y + 34, width - 8, 6, block)
+        look.draw_fill_bar(drawing, x + 4, y + 34, width=width - 8, height=6, block=block)
 
 
 def _draw_cached(drawing: Drawing, pool: Pool, block_id: int, box: Box, edge: Edge | None) -> None:
@@ -233,7 +237,7 @@ def draw_map(
     for kind, d in boxes.items():
         if d:
             _draw_kind(drawing, kind, d, dots, cell)
-    _draw_lattice(drawing, pool.num_drawn, x, y, columns, cell)
+    _draw_lattice(drawing, pool.num_drawn, x=x, y=y, columns=columns, cell=cell)
     for block_id, edge in edges.items():
         thin = {**edge, "fill": "none", "stroke_width": 1.8}
         drawing.rect(*corners[block_id], cell, cell, **thin)

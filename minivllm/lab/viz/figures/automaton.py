@@ -67,13 +67,12 @@ def automaton(
     taken = set(pairwise(path))
     for (start, end), data in edges.items():
         colour = _PATH if (start, end) in taken else GREY
-        _draw_edge(drawing, at[start], at[end], label_of(data), colour, column)
+        _draw_edge(drawing, at[start], at[end], label=label_of(data), colour=colour, column=column)
     for state, place in at.items():
         _draw_state(drawing, dfa, state, place, state in path)
-        circle = (place[0] - RADIUS, place[1] - RADIUS, 2 * RADIUS, 2 * RADIUS)
-        drawing.place((state,), *circle)
+        x, y = place
+        drawing.place((state,), x - RADIUS, y - RADIUS, 2 * RADIUS, 2 * RADIUS)
         if state < len(notes):
-            x, y = place
             _label(drawing, x, y + RADIUS + 14, notes[state], GREY)
     return finish(drawing, text, title, mark)
 

@@ -93,23 +93,30 @@ def _drawing(
     bottom = HEADER_HEIGHT + sum(lines) * height
     legend = look.legend_entries(tables.blocks)
     below = (18 if tables.footnote else 0) + (WAY if way else 0)
-    drawing = sheet(tables.title, tables.facts, tables.alt, right, bottom + below, legend)
+    drawing = sheet(
+        tables.title, tables.facts, tables.alt, right=right, bottom=bottom + below, legend=legend
+    )
     y = HEADER_HEIGHT
-    draw_entry = _draw_entry if tables.detailed else _draw_small_entry
     for table, num_lines in zip(tables.drawn, lines, strict=True):
         _draw_name(drawing, table, y, tables.detailed)
         for block in table.blocks:
             line, column = divmod(block.logical, columns)
             x = MARGIN + NAMES + column * (width + GAP)
             with drawing.group(**{} if way is None or block is way[0] else {"opacity": 0.45}):
-                draw_entry(drawing, block, x, y + line * height, width, decode)
+                top = y + line * height
+                if tables.detailed:
+                    _draw_entry(drawing, block, x, y=top, width=width, decode=decode)
+                else:
+                    _draw_small_entry(drawing, block, x, y=top, width=width)
             if way and block is way[0]:
-                place = (x, y + line * height, width, bottom)
+                way_x = x
+                way_y = y + line * height
             key = (table.owner.letter, block.logical)
             drawing.place(key, x, y + line * height, width, height - 14)
         y += num_lines * height
     if way:
-        _draw_way(drawing, *way, *place)
+        block, slot = way
+        _draw_way(drawing, block, slot, x=way_x, y=way_y, width=width, bottom=bottom)
     if tables.footnote:
         drawing.text(MARGIN, bottom + below - 8, tables.footnote, fill=GREY)
     return drawing
@@ -128,8 +135,8 @@ def _draw_way(
     chip = y + _chip_top(block)
     top = bottom + 14
     line = {"fill": "none", "stroke": ACCENT, "stroke_width": 2}
-    box = (token_x - cell / 2, token_y - look.SLOT_HEIGHT, cell, look.SLOT_HEIGHT)
-    drawing.rect(*box, rx=3, **line)
+    slot_top = token_y - look.SLOT_HEIGHT
+    drawing.rect(token_x - cell / 2, slot_top, cell, look.SLOT_HEIGHT, rx=3, **line)
     drawing.rect(x, chip - 1, width, 24, rx=5, **line)
     room = (width - 4) / size  # the block in the pool: a box for each slot
     for index, other in enumerate(block.slots):
@@ -198,7 +205,7 @@ def _draw_entry(
     drawing.text(x + 1, y + 12, block.logical, font_weight="bold")
     with drawing.group(fill=GREY, font_size=11, text_anchor="end"):
         drawing.text(x + width - 1, y + 12, positions(block))
-    look.draw_slots(drawing, x, y + 16, width, block, decode, labels=True)
+    look.draw_slots(drawing, x, y + 16, width=width, block=block, decode=decode, labels=True)
     top = y + _chip_top(block)
     middle = x + width / 2
     drawing.path(
@@ -218,16 +225,14 @@ def _draw_entry(
         drawing.text(x + width - 7, top + 15, slots(block))
 
 
-def _draw_small_entry(
-    drawing: Drawing, block: HeldBlock, x: float, y: float, width: float, _: look.Decode
-) -> None:
+def _draw_small_entry(drawing: Drawing, block: HeldBlock, x: float, y: float, width: float) -> None:
     """Logical index above, physical id and how full it is below."""
     edge = look.outline(block.is_new, block.owner.edge)
     drawing.rect(x, y + 14, width, 26, rx=3, fill=PAPER, **edge)
     with drawing.group(text_anchor="middle"):
         drawing.text(x + width / 2, y + 10, block.logical, fill=GREY, font_size=11)
         drawing.text(x + width / 2, y + 27, block.block_id, font_weight="bold")
-    look.draw_fill_bar(drawing, x + 4, y + 31, width - 8, 6, block)
+    look.draw_fill_bar(drawing, x + 4, y + 31, width=width - 8, height=6, block=block)
 
 
 # -- in characters -------------------------------------------------------------------------------

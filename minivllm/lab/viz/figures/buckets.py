@@ -48,7 +48,9 @@ def buckets(
         for bound, before, number in rows
     ]  # fmt: skip
     line = (rank, f"rank {rank:g}")
-    drawing = draw_bars("Buckets", facts, f"Buckets: {facts}.", bars, counts[-1], 360, line=line)
+    drawing = draw_bars(
+        "Buckets", facts, f"Buckets: {facts}.", bars=bars, whole=counts[-1], length=360, line=line
+    )
     return finish(drawing, _text(rows, holds, facts), title, mark)
 
 

@@ -117,7 +117,14 @@ class _Sizes:
         height = CAPTION + pool_height + host_height
         height += 12 + lines * (CHIP_HEIGHT + 5) if lines else 0
         width = max(pool_width, width, 30 + hosts * (CHIP_WIDTH + 3))
-        return cls(columns, tile, pool_width, pool_height, width, height)
+        return cls(
+            columns,
+            tile,
+            pool_width=pool_width,
+            pool_height=pool_height,
+            width=width,
+            height=height,
+        )
 
     @property
     def frames_in_a_line(self) -> int:
@@ -130,7 +137,9 @@ def _drawing(strip: FilmstripModel) -> Drawing:
     lines = cdiv(len(strip.frames), columns)
     right = MARGIN + columns * (sizes.width + FRAME_GAP) - FRAME_GAP
     bottom = HEADER_HEIGHT + lines * (sizes.height + FRAME_GAP)
-    drawing = sheet(strip.title, strip.facts, strip.alt, right, bottom, _legend(strip))
+    drawing = sheet(
+        strip.title, strip.facts, strip.alt, right=right, bottom=bottom, legend=_legend(strip)
+    )
     for index, frame in enumerate(strip.frames):
         line, column = divmod(index, columns)
         x = MARGIN + column * (sizes.width + FRAME_GAP)
@@ -138,7 +147,7 @@ def _drawing(strip: FilmstripModel) -> Drawing:
         drawing.text(x, y + 14, f"step {frame.step}", font_size=13, font_weight="bold")
         plan = shorten(frame.plan, int(sizes.width / (11 * SANS_EM)))
         drawing.text(x, y + 30, plan, sizes.width, fill=GREY, font_size=11)
-        _draw_pool(drawing, strip, frame, sizes, x, y + CAPTION)
+        _draw_pool(drawing, strip, frame, sizes=sizes, x=x, y=y + CAPTION)
         y += CAPTION + sizes.pool_height + 12
         if strip.num_host_blocks:
             _draw_host(drawing, frame, x, y + HOST - CHIP_HEIGHT - 12)
@@ -153,16 +162,27 @@ def _draw_pool(
 ) -> None:
     if strip.as_map:
         edges = _edges(frame) if len(frame.changed) <= MAX_MARKED else {}
-        draw_map(drawing, frame.pool, x, y, sizes.columns, MAP_CELL, edges, (frame.step,))
+        draw_map(
+            drawing,
+            frame.pool,
+            x=x,
+            y=y,
+            columns=sizes.columns,
+            cell=MAP_CELL,
+            edges=edges,
+            key=(frame.step,),
+        )
         return
     width, height = sizes.tile
     edges = _edges(frame)
     with drawing.group(fill=GREY, font_size=11):
         for block_id in range(frame.pool.num_drawn):
             line, column = divmod(block_id, sizes.columns)
-            box = (x + column * (width + GAP), y + line * (height + GAP), width, height)
-            draw_tile(drawing, frame.pool, block_id, box, edges.get(block_id), plain=True)
-            drawing.place((frame.step, block_id), *box)
+            left = x + column * (width + GAP)
+            top = y + line * (height + GAP)
+            box = (left, top, width, height)
+            draw_tile(drawing, frame.pool, block_id, box=box, edge=edges.get(block_id), plain=True)
+            drawing.place((frame.step, block_id), left, top, width, height)
 
 
 def _edges(frame: FilmFrame) -> dict[int, Edge]:
@@ -182,7 +202,7 @@ def _draw_host(drawing: Drawing, frame: FilmFrame, x: float, y: float) -> None:
             owner = replace(owner, light=PAPER)
             edge = look.GIVEN_BACK
         letters = " ".join(owner.letter for owner in block.owners)
-        _draw_chip(drawing, owner, letters, left, y, edge, len(block.owners) > 1)
+        _draw_chip(drawing, owner, letters, x=left, y=y, edge=edge, shared=len(block.owners) > 1)
         if block.partner is not None:
             tile = drawing.places[frame.step, block.partner]
             ends = [(tile[0] + tile[2] / 2, tile[1] + tile[3]), (middle, y)]
@@ -202,7 +222,15 @@ def _draw_tables(drawing: Drawing, frame: FilmFrame, x: float, y: float) -> None
         for block in table.blocks:
             left = x + 30 + block.logical * (CHIP_WIDTH + 3)
             edge = look.outline(block.block_id in frame.got, block.owner.edge)
-            _draw_chip(drawing, block.owner, block.block_id, left, y, edge, block.ref_count > 1)
+            _draw_chip(
+                drawing,
+                block.owner,
+                block.block_id,
+                x=left,
+                y=y,
+                edge=edge,
+                shared=block.ref_count > 1,
+            )
         y += CHIP_HEIGHT + 5
 
 

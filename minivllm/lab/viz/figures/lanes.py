@@ -130,7 +130,7 @@ def _drawing(runs: list[Run], alt: str) -> Drawing:
     legend = [
         (box_swatch(kind == "waiting", **_look(kind, NOBODY)), text) for kind, text in LOOKS.items()
     ]
-    drawing = sheet(title, facts, alt, axis.right, bottom, legend)
+    drawing = sheet(title, facts, alt, right=axis.right, bottom=bottom, legend=legend)
     axis.draw(drawing, bottom - GAP)
     y = TOP
     for run, height in zip(runs, heights, strict=True):
@@ -150,13 +150,13 @@ def _draw_lane(drawing: Drawing, lane: Lane, axis: StepAxis, y: float) -> None:
     owner = lane.owner
     draw_name(drawing, owner, y + 16, 13)
     for kind, start, last in lane.spans():
-        x = axis.x(start)
-        box = (x + 1, y + 2, axis.x(last + 1) - x - 2, ROW - 4)
+        left = axis.x(start) + 1
+        width = axis.x(last + 1) - axis.x(start) - 2
         steps = f"step {start}" if start == last else f"steps {start} to {last}"
         tooltip = f"{owner.letter}, {steps}: {LOOKS[kind]}"
-        drawing.rect(*box, tooltip, rx=2, **_look(kind, owner))
+        drawing.rect(left, y + 2, width, ROW - 4, tooltip, rx=2, **_look(kind, owner))
         if kind == "waiting":
-            drawing.hatch(*box)
+            drawing.hatch(left, y + 2, width, ROW - 4)
     drawing.rect(axis.x(lane.last + 1) - 4, y, 4, ROW, f"{owner.letter} is done", fill=INK)
 
 

@@ -97,7 +97,7 @@ def latency(
     units = {run.unit for run in read}
     check(len(units) == 1, "runs", sorted(units), "all in the same unit; choose clock='seconds'")
     figure, panels = _draw_latency(read)
-    return plot(figure, _alt(read), _text(read), title, mark, panels)
+    return plot(figure, _alt(read), _text(read), title=title, mark=mark, panels=panels)
 
 
 def read_latencies(source: Source, clock: str = "steps", name: str = "") -> Latencies:

@@ -64,9 +64,9 @@ def number_line(
     alt = f"{head}: {facts}. {'; '.join(f'{name}: {words}' for name, words in told.items())}."
     bottom = HEADER_HEIGHT + ROW * (1 + len(grids)) + 18
     drawing = sheet(head, facts, alt, MARGIN + NAMES + LENGTH + ERRORS, bottom)
-    _draw_line(drawing, 0, f"{what}s", [], values, ends)
+    _draw_line(drawing, 0, f"{what}s", ticks=[], dots=values, ends=ends)
     for index, name in enumerate(grids, 1):
-        y = _draw_line(drawing, index, name, inside[name], nearest[name], ends)
+        y = _draw_line(drawing, index, name, ticks=inside[name], dots=nearest[name], ends=ends)
         drawing.text(LEFT + LENGTH + 12, y + 4, f"error {errors[name]:.4f}", fill=GREY)
     width = max(map(len, grids)) + 2
     lines = [head, facts, *(f"{pad(name, width)}{words}" for name, words in told.items())]

@@ -102,20 +102,19 @@ def _drawing(pipeline: Pipeline, rows: list[list[str]], words: tuple[str, str, s
         for index, label in enumerate(labels):
             call = pipeline.first + index
             x = left + cell * index
-            box = (x + 1, y + 1, cell - 2, ROW - 2)
             batch = pipeline.batch(stage, call)
             look = (
                 {"fill": batch[0].light, "stroke": batch[0].edge}
                 if batch
                 else {"fill": PAPER, "stroke": LINE}
             )
-            drawing.rect(*box, rx=2, **look)
-            drawing.place((stage, call), *box)
+            drawing.rect(x + 1, y + 1, cell - 2, ROW - 2, rx=2, **look)
+            drawing.place((stage, call), x + 1, y + 1, cell - 2, ROW - 2)
             if batch:
                 drawing.text(x + cell / 2, y + 19, label, cell - 4, font_size=11, fill=INK,
                              text_anchor="middle")  # fmt: skip
             else:
-                drawing.hatch(*box)
+                drawing.hatch(x + 1, y + 1, cell - 2, ROW - 2)
     return drawing
 
 

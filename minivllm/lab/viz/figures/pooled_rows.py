@@ -59,8 +59,14 @@ def pooled_rows(
         (box_swatch(fill=PAPER, stroke=LINE), "dropped"),
     ]  # fmt: skip
     top = HEADER_HEIGHT + 20
-    drawing = sheet(head, facts, f"{head}. {'; '.join(lines)}.", MARGIN + NAMES + num_rows * box,
-                    top + (1 + len(methods)) * LINE_HEIGHT, legend)  # fmt: skip
+    drawing = sheet(
+        head,
+        facts,
+        f"{head}. {'; '.join(lines)}.",
+        right=MARGIN + NAMES + num_rows * box,
+        bottom=top + (1 + len(methods)) * LINE_HEIGHT,
+        legend=legend,
+    )
     for number, name in enumerate(["step", *methods]):
         y, x = top + number * LINE_HEIGHT, MARGIN + NAMES
         drawing.text(MARGIN, y + 15, name, font_weight="bold")

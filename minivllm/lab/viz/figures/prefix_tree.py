@@ -145,9 +145,14 @@ def _changed(node: Node) -> bool:
 def _drawing(picture: _Picture) -> Drawing:
     root = picture.root
     deepest = max(box.depth + bool(box.num_hidden_blocks) for box in root.walk())
-    words = (picture.title, picture.facts, picture.alt)
-    right = _x(deepest) + BOX_WIDTH
-    drawing = sheet(*words, right, HEADER_HEIGHT + _height(root), _legend(picture))
+    drawing = sheet(
+        picture.title,
+        picture.facts,
+        picture.alt,
+        right=_x(deepest) + BOX_WIDTH,
+        bottom=HEADER_HEIGHT + _height(root),
+        legend=_legend(picture),
+    )
     y = HEADER_HEIGHT
     drawing.rect(MARGIN, y, ROOT_WIDTH, BOX_HEIGHT, rx=4, fill="#eeeeee", stroke=LINE)
     with drawing.group(font_size=11, fill=GREY, text_anchor="middle"):

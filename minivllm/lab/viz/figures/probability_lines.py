@@ -47,7 +47,7 @@ def probability_lines(
     told = "the token whose interval the number falls into is drawn"
     alt = f"{head}; {facts}."
     line = (number, f"{number:g}")
-    drawing = draw_bars(head, told, alt, bars, 1, 620, line=line)
+    drawing = draw_bars(head, told, alt, bars=bars, whole=1, length=620, line=line)
     lines = [
         f"{name}: {' '.join(f'{token} {prob:.3f}' for token, prob in probs.items())}"
         f" -> {hits[name]}"

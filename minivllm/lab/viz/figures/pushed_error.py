@@ -52,8 +52,14 @@ def pushed_error(
         (box_swatch(stroke=LINE), "as before"),
     ]  # fmt: skip
     top = HEADER_HEIGHT + 8
-    drawing = sheet(head, facts, f"{head}. {'; '.join(told)}.", MARGIN + NAMES + columns * CELL,
-                    top + len(steps) * (ROW + GAP) + 4, legend)  # fmt: skip
+    drawing = sheet(
+        head,
+        facts,
+        f"{head}. {'; '.join(told)}.",
+        right=MARGIN + NAMES + columns * CELL,
+        bottom=top + len(steps) * (ROW + GAP) + 4,
+        legend=legend,
+    )
     for step, row in enumerate(steps):
         y = top + step * (ROW + GAP)
         drawing.text(MARGIN, y + 18, _name(step), fill=GREY)

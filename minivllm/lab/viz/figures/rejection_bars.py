@@ -48,7 +48,9 @@ def rejection_bars(
         for token, pair in pairs.items()
     ]  # fmt: skip
     whole = max(max(pair) for pair in pairs.values())
-    drawing = draw_bars(head, facts, f"{head}: {facts}.", bars, whole, 480, _ENTRIES)
+    drawing = draw_bars(
+        head, facts, f"{head}: {facts}.", bars=bars, whole=whole, length=480, legend=_ENTRIES
+    )
     lines = [f"{head}: {facts}", "token  target  draft  in both"]
     lines += [f"{t:5}  {p:6.2f}  {q:5.2f}  {min(p, q):7.2f}" for t, (p, q) in pairs.items()]
     return finish(drawing, "\n".join(lines), title, mark)

@@ -75,7 +75,15 @@ def _read(machine: Hardware, series: str, label: str, point: Point) -> _Spot:
     intensity = numbers[0]
     roof = machine.attainable(numbers[0])
     bound = "bandwidth" if intensity < machine.ridge else "arithmetic"
-    return _Spot(series, label, intensity, (*numbers, roof)[1], roof, len(numbers) == 2, bound)
+    return _Spot(
+        series,
+        label,
+        intensity,
+        rate=(*numbers, roof)[1],
+        roof=roof,
+        measured=len(numbers) == 2,
+        bound=bound,
+    )
 
 
 def _draw(roofs: list[Hardware], spots: list[_Spot]) -> Figure:
@@ -144,8 +152,14 @@ def _draw_series(axes: Axes, spots: list[_Spot], index: int) -> None:
     colour = OKABE_ITO[(3 - index) % len(OKABE_ITO)]
     for spot in spots:
         if spot.measured:
-            axes.vlines(spot.intensity, *sorted((spot.rate, spot.roof)), color=colour,
-                        linewidth=0.8, linestyle=":")  # fmt: skip
+            axes.vlines(
+                spot.intensity,
+                min(spot.rate, spot.roof),
+                max(spot.rate, spot.roof),
+                color=colour,
+                linewidth=0.8,
+                linestyle=":",
+            )
         axes.plot(
             spot.intensity, spot.rate, linestyle="none", marker=MARKERS[index % len(MARKERS)],
             color=colour, markerfacecolor=colour if spot.measured else "white", zorder=3,

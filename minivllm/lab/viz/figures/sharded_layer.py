@@ -111,9 +111,23 @@ def _matrices(config: Any, size: int) -> list[_Matrix]:
     all_rows = [[slice(0, hidden)]] * size
     return [
         _Matrix("qkv_proj", sum(qkv) * unit, hidden, parts, everything),
-        _Matrix("o_proj", hidden, width, all_rows, [share(width, r, size) for r in ranks], True),
+        _Matrix(
+            "o_proj",
+            hidden,
+            width,
+            row_shares=all_rows,
+            column_shares=[share(width, r, size) for r in ranks],
+            is_summed=True,
+        ),
         _Matrix("gate_up_proj", 2 * inner, hidden, halves, everything),
-        _Matrix("down_proj", hidden, inner, all_rows, [share(inner, r, size) for r in ranks], True),
+        _Matrix(
+            "down_proj",
+            hidden,
+            inner,
+            row_shares=all_rows,
+            column_shares=[share(inner, r, size) for r in ranks],
+            is_summed=True,
+        ),
     ]
 
 
@@ -149,7 +163,15 @@ def _drawing(
             drawing.text(middle, top - 22, matrix.name, width - 4, font_weight="bold")
             drawing.text(middle, top - 8, f"cut by {cut}", fill=GREY, font_size=11)
         for rank in range(len(heads)):
-            _draw_matrix(drawing, matrix, rank, middle, top + lane * rank, tallest, scale)
+            _draw_matrix(
+                drawing,
+                matrix,
+                rank,
+                middle=middle,
+                y=top + lane * rank,
+                tallest=tallest,
+                scale=scale,
+            )
         x += width
         if matrix.name == "qkv_proj":
             drawing.text(x + COLUMN / 2, top - 22, "attention", text_anchor="middle",
@@ -161,7 +183,14 @@ def _drawing(
             x += COLUMN
         if matrix.is_summed:
             lanes = [top + lane * rank + tallest / 2 for rank in range(len(heads))]
-            _draw_sum(drawing, matrix.name, x + SUM / 2, lanes, bottom - 12, num_bytes)
+            _draw_sum(
+                drawing,
+                matrix.name,
+                x=x + SUM / 2,
+                lanes=lanes,
+                below=bottom - 12,
+                num_bytes=num_bytes,
+            )
             x += SUM
     return drawing
 
@@ -178,10 +207,15 @@ def _draw_matrix(
     drawing.rect(left, above, width, height, fill=PAPER, stroke=LINE)
     own = matrix.column_shares[rank]
     for rows in matrix.row_shares[rank]:
-        box = (left + own.start * scale, above + rows.start * scale,
-               max(THINNEST, (own.stop - own.start) * scale),
-               max(THINNEST, (rows.stop - rows.start) * scale))  # fmt: skip
-        drawing.rect(*box, fill=OKABE_ITO[rank % len(OKABE_ITO)], stroke=INK, stroke_width=0.7)
+        drawing.rect(
+            left + own.start * scale,
+            above + rows.start * scale,
+            width=max(THINNEST, (own.stop - own.start) * scale),
+            height=max(THINNEST, (rows.stop - rows.start) * scale),
+            fill=OKABE_ITO[rank % len(OKABE_ITO)],
+            stroke=INK,
+            stroke_width=0.7,
+        )
     drawing.place((f"rank {rank}", matrix.name), left, above, width, height)
     drawing.text(middle, y + (tallest + height) / 2 + 14, matrix.shape(rank), COLUMN - 4,
                  font_size=11, text_anchor="middle", halo=True)  # fmt: skip

@@ -49,7 +49,9 @@ def sorted_rows(
     num = len(set(slots) - {-1})
     head = "Rows of a step, sorted by adapter"
     facts = f"{count(len(slots), 'row')}, {count(num, 'adapter')}"
-    drawing = _drawing(batch, ordered, names, head, facts, f"{head}. {'; '.join(segments)}.")
+    drawing = _drawing(
+        batch, ordered, names, head=head, facts=facts, alt=f"{head}. {'; '.join(segments)}."
+    )
     return finish(drawing, "\n".join([head, facts, *segments]), title, mark)
 
 
@@ -91,7 +93,7 @@ def _drawing(
             drawing.place((name, row), x + 1, y, box - 2, BOX)
             drawing.rect(x + box / 2 - 8, y + 4, 16, BOX - 8, rx=2, fill=PAPER)
             drawing.text(x + box / 2, y + 15, row, font_size=11, text_anchor="middle")
-        _draw_names(drawing, strip, names, left, box, label)
+        _draw_names(drawing, strip, names, left=left, box=box, y=label)
     return drawing
 
 

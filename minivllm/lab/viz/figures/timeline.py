@@ -155,7 +155,8 @@ def _drawing(runs: Mapping[str, Rows], tops: Sequence[int | None], alt: str) -> 
     heights = {name: head + _height(rows) for name, rows in runs.items()}
     bottom = TOP + sum(heights.values())
     drawing = sheet(
-        title, facts, alt, max(widest.right, *heads, 0), bottom, list(entries.values()),
+        title, facts, alt,
+        right=max(widest.right, *heads, 0), bottom=bottom, legend=list(entries.values()),
         # where a page finds the column of a step
         data_first=window.first, data_x=widest.x(window.first), data_step=widest.cell,
         data_top=float(TOP), data_bottom=float(bottom - LANE_GAP),

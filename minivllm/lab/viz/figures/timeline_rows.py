@@ -51,9 +51,10 @@ class Rows:
 
     def draw(self, drawing: Drawing) -> None:
         for row, (owner, _) in enumerate(self.window.rows):
+            y = TOP + row * self.height
             for step in range(self.window.first, self.window.last + 1):
-                box = (self.axis.x(step), TOP + row * self.height, self.axis.width(step))
-                drawing.place((owner.letter, step), *box, self.height)
+                key = (owner.letter, step)
+                drawing.place(key, self.axis.x(step), y, self.axis.width(step), self.height)
         if self.num_runs <= MAX_CELLS:
             self._draw_cells(drawing)
         else:
@@ -99,7 +100,7 @@ class Rows:
 
     def _draw_run(self, drawing: Drawing, owner: Owner, run: Run, y: float) -> None:
         start, stop, cell = run
-        box = self._box(run, y)
+        left, top, width, height = self._box(run, y)
         steps = span(start, stop - 1)
         fill, stroke = _look(cell.kind, owner)
         tooltip = f"{owner.letter}, {'step' if steps.isdigit() else 'steps'} {steps}: {cell.kind}"
@@ -107,9 +108,10 @@ class Rows:
             tooltip += f" of {count(cell.num_tokens, 'token')} from position {cell.start}"
             if cell.kind == "verify":
                 tooltip += f", {count(cell.num_accepted, 'draft')} accepted"
-        drawing.rect(*box, tooltip, rx=2 * self.axis.separate, fill=fill, stroke=stroke)
+        radius = 2 * self.axis.separate
+        drawing.rect(left, top, width, height, tooltip, rx=radius, fill=fill, stroke=stroke)
         if cell.kind == "waiting" and not (cell.preempted and self.axis.separate):
-            drawing.hatch(*box)
+            drawing.hatch(left, top, width, height)
         if label := self._label(owner, start, cell):
             bold = {"fill": owner.ink, "font_weight": "bold"} if cell.kind == "prefill" else {}
             middle = (self.axis.x(start) + self.axis.x(stop)) / 2

@@ -76,7 +76,7 @@ def token_strips(
               (box_swatch(stroke=LINE, **SOME), "some may")]  # fmt: skip
     if classes and any(strip.chosen is not None for strip in strips):
         legend.append((box_swatch(**CHOSEN), "the token that came"))
-    drawing = sheet(head, facts, f"{head}: {told}.", right, bottom, legend)
+    drawing = sheet(head, facts, f"{head}: {told}.", right=right, bottom=bottom, legend=legend)
     for row, (strip, numbers) in enumerate(zip(strips, counts, strict=True)):
         x, y = left, HEADER_HEIGHT + 20 + ROW * row
         drawing.text(left - 8, y + 17, strip.label, text_anchor="end")

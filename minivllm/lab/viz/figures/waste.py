@@ -86,8 +86,14 @@ def mean_usage(trace: Trace) -> SlotUsage:
     size = trace.block_size
     steps = trace.num_steps
     free = (trace.num_blocks - 1) * steps - held
-    parts = (held * size - empty, 0, empty, 0, 0, free * size)
-    return SlotUsage(*(part / steps for part in parts))
+    return SlotUsage(
+        tokens=(held * size - empty) / steps,
+        reserved=0.0,
+        internal=empty / steps,
+        rounding=0.0,
+        external=0.0,
+        free=free * size / steps,
+    )
 
 
 def _empty_slots(state: State) -> int:
@@ -153,7 +159,7 @@ def _drawing(bars: list[_Bar], title: str, facts: str, alt: str) -> Drawing:
         for name, (text, fill, _) in CLASSES.items()
         if name in used
     ]
-    return draw_bars(title, facts, alt, rows, 1, 600, legend)
+    return draw_bars(title, facts, alt, bars=rows, whole=1, length=600, legend=legend)
 
 
 def _drawn(parts: list[tuple[str, float]]) -> list[Part]:

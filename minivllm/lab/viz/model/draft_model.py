@@ -111,5 +111,10 @@ def read_draft_lanes(
             lanes[record.step].sampled.append(record.token_id)
     check(lanes, "steps", (first, last), f"some in which {seq_id!r} draws a token")
     return DraftLanes(
-        owners[seq_id], list(lanes.values()), writes, num_right, block_ids, trace.block_size
+        owners[seq_id],
+        list(lanes.values()),
+        writes,
+        num_right=num_right,
+        block_ids=block_ids,
+        block_size=trace.block_size,
     )

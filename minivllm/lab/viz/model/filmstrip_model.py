@@ -105,8 +105,10 @@ class FilmstripModel:
 
 def eventful_steps(trace: Trace) -> list[int]:
     """Steps in which blocks changed hands, the first and the last of them included."""
-    kinds = (BlocksAllocated, BlocksShared, BlockCopied, Forked, Preempted, SwappedOut, SwappedIn)
-    steps = sorted({record.step for record in trace.of(*kinds)})
+    events = trace.of(
+        BlocksAllocated, BlocksShared, BlockCopied, Forked, Preempted, SwappedOut, SwappedIn
+    )
+    steps = sorted({record.step for record in events})
     if len(steps) > USUAL_STEPS:
         last = len(steps) - 1
         steps = [steps[i * last // (USUAL_STEPS - 1)] for i in range(USUAL_STEPS)]

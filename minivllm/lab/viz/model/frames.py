@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from minivllm.lab.viz.draw.palette import Owner, owners_of
 from minivllm.lab.viz.model.narration import Narration
@@ -147,7 +148,15 @@ class StepReader:
                 self._new.add((seq_id, dst))
             case StepPlanned(step):
                 plan = self._told() or "Nothing is scheduled."
-                self.frame = StepFrame(step, self._before, plan, "", *self._books())
+                self.frame = StepFrame(
+                    step,
+                    self._before,
+                    plan,
+                    result="",
+                    rows=self._rows(),
+                    free=self._free_blocks(),
+                    **queues_of(self.state),
+                )
             case StepEnded() if self.frame is not None:
                 self.frame = replace(self.frame, result=self._told())
         self._telling.note(self.state, record)
@@ -168,8 +177,7 @@ class StepReader:
         """Number of a sequence's blocks that this step has added."""
         return sum((seq_id, block_id) in self._new for block_id in block_ids)
 
-    def _books(self) -> tuple:
-        """The fields of a frame that come from the state."""
+    def _rows(self) -> tuple[Row, ...]:
         rows = []
         for seq_id, owner in self._owners.items():
             seq = self.state.sequences.get(seq_id)
@@ -178,23 +186,29 @@ class StepReader:
                     Row(
                         owner,
                         len(seq.token_ids),
-                        seq.num_computed_tokens,
-                        seq.num_scheduled_tokens,
-                        tuple(seq.block_ids),
-                        self.num_new(seq_id, seq.block_ids),
+                        num_computed=seq.num_computed_tokens,
+                        num_scheduled=seq.num_scheduled_tokens,
+                        block_ids=tuple(seq.block_ids),
+                        num_new=self.num_new(seq_id, seq.block_ids),
                     )
                 )
-        free = tuple(
+        return tuple(rows)
+
+    def _free_blocks(self) -> tuple[FreeBlock, ...]:
+        """Free blocks that can be found, in the free queue's order."""
+        return tuple(
             FreeBlock(block_id, self._owners[content.seq_id], content.logical, place)
             for place, block_id in enumerate(self.state.free_queue, start=1)
             if (content := self.state.contents.get(block_id)) is not None
             and content.seq_id in self._owners  # of a run that goes on, some are forgotten
         )
-        return tuple(rows), *queues_of(self.state), free
 
 
-def queues_of(state: State) -> tuple:
-    """Queues of a state: running, waiting, swapped out; and the blocks that can be found."""
-    return (
-        tuple(state.running), tuple(state.waiting), tuple(state.swapped), frozenset(state.cached),
-    )  # fmt: skip
+def queues_of(state: State) -> dict[str, Any]:
+    """Fields of a frame: running, waiting, swapped out; and the blocks that can be found."""
+    return {
+        "running": tuple(state.running),
+        "waiting": tuple(state.waiting),
+        "swapped": tuple(state.swapped),
+        "cached": frozenset(state.cached),
+    }

@@ -91,7 +91,7 @@ class LiveRun:
 
         Blocks that it has freed are free; ``num_scheduled`` is what it has computed.
         """
-        told = StepFrame(-1, "", "No step yet.", "", (), *queues_of(self.state))
+        told = StepFrame(-1, "", "No step yet.", result="", rows=(), **queues_of(self.state))
         if self._reader.frame is not None:
             told = self._reader.frame_so_far()
         began = {row.owner.seq_id: row.num_computed for row in told.rows}
@@ -104,10 +104,22 @@ class LiveRun:
                 blocks = tuple(seq.block_ids)
                 num_new = self._reader.num_new(seq_id, blocks)
                 rows.append(
-                    Row(owner, len(seq.token_ids), before, computed - before, blocks, num_new)
+                    Row(
+                        owner,
+                        len(seq.token_ids),
+                        num_computed=before,
+                        num_scheduled=computed - before,
+                        block_ids=blocks,
+                        num_new=num_new,
+                    )
                 )
         return StepFrame(
-            self.step, told.before, told.plan, told.result, tuple(rows), *queues_of(self.state)
+            self.step,
+            told.before,
+            told.plan,
+            result=told.result,
+            rows=tuple(rows),
+            **queues_of(self.state),
         )
 
     def window(self) -> TimelineWindow | None:

@@ -121,10 +121,10 @@ def take_snapshot(trace: Trace, step: int | None, after: str) -> Snapshot:
                     owner,
                     logical,
                     block_id,
-                    ref_counts[block_id],
-                    (seq_id, block_id) in new,
-                    _slots(seq, tokens, logical, state.block_size),
-                    copies.get((seq_id, block_id)),
+                    ref_count=ref_counts[block_id],
+                    is_new=(seq_id, block_id) in new,
+                    slots=_slots(seq, tokens, logical, state.block_size),
+                    copied_from=copies.get((seq_id, block_id)),
                 )
                 for logical, block_id in enumerate(seq.block_ids)
             )
@@ -146,7 +146,9 @@ def _cached_block(state: State, owners: dict[str, Owner], block_id: int) -> Held
         Slot(first + offset, block_id * size + offset, "cached", token)
         for offset, token in enumerate(content.token_ids)
     )
-    return HeldBlock(owners[content.seq_id], content.logical, block_id, 0, False, slots)
+    return HeldBlock(
+        owners[content.seq_id], content.logical, block_id, ref_count=0, is_new=False, slots=slots
+    )
 
 
 def _slots(

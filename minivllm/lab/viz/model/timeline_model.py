@@ -194,9 +194,14 @@ class TimelineWindow:
                 rows.append((owner, seen))
         steps = [history.steps[step] for step in range(first, last + 1)]
         return cls(
-            first, last, rows, steps, history.max_num_batched_tokens, history.num_usable_blocks,
-            milliseconds and milliseconds[first : last + 1],
-        )  # fmt: skip
+            first,
+            last,
+            rows,
+            steps=steps,
+            max_num_batched_tokens=history.max_num_batched_tokens,
+            num_usable_blocks=history.num_usable_blocks,
+            milliseconds=milliseconds and milliseconds[first : last + 1],
+        )
 
     @property
     def rows(self) -> list[tuple[Owner, dict[int, Cell]]]:

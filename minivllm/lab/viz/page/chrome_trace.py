@@ -107,7 +107,9 @@ class _Writer:
                 start = times.start(record.step)
                 tokens = state.num_planned_tokens(step)
                 args = {"tokens": tokens, "running": len(state.running)}
-                yield self._slice(ENGINE, FIRST_TRACK, f"step {step}", start, times.end(step), args)
+                yield self._slice(
+                    ENGINE, FIRST_TRACK, f"step {step}", start=start, end=times.end(step), args=args
+                )
                 if times.planned(step) > start:
                     yield self._slice(ENGINE, FIRST_TRACK, "schedule", start, times.planned(step))
                 yield from self._counters(start, state, tokens)
@@ -136,7 +138,9 @@ class _Writer:
         end = times.end(max(cells))
         name = f"{self.history.owners[seq_id].letter} {seq_id}"
         born = self.arrivals.get(seq_id, times.start(min(cells)))
-        yield self._slice(REQUESTS, tid, name, born, end, {"finished": reason or "not yet"})
+        yield self._slice(
+            REQUESTS, tid, name, start=born, end=end, args={"finished": reason or "not yet"}
+        )
         since = self.arrivals.get(seq_id)  # a fork has nothing to wait for
         why = "waiting"
         before = None  # when its last chunk began
@@ -169,7 +173,9 @@ class _Writer:
     def _chunk(self, tid: int, step: int, cell: Cell) -> Event:
         start, end = self.times.planned(step), self.times.end(step)
         if cell.kind == "idle":
-            return self._slice(REQUESTS, tid, "no budget", start, end, {"step": step})
+            return self._slice(
+                REQUESTS, tid, "no budget", start=start, end=end, args={"step": step}
+            )
         name = "decode" if cell.kind == "decode" else f"prefill {count(cell.num_tokens, 'token')}"
         if cell.kind == "verify":
             name = f"decode with {count(cell.num_tokens - 1, 'draft')}"
@@ -181,13 +187,13 @@ class _Writer:
         }
         if cell.kind == "verify":
             args["accepted"] = cell.num_accepted
-        return self._slice(REQUESTS, tid, name, start, end, args)
+        return self._slice(REQUESTS, tid, name, start=start, end=end, args=args)
 
     def _slice(
         self, pid: int, tid: int, name: str, start: float, end: float, args: Event | None = None
     ) -> Event:
         scale = MICROSECONDS[self.times.clock]
-        return make_slice(pid, tid, name, start * scale, end * scale, args)
+        return make_slice(pid, tid, name, start=start * scale, end=end * scale, args=args)
 
     def _event(self, phase: str, pid: int, tid: int, name: str, at: float, **more) -> Event:
         return make_event(phase, pid, tid, name, at * MICROSECONDS[self.times.clock], **more)
