@@ -128,7 +128,7 @@ def chat(
             return
         with needs_extra("serve"):
             from minivllm.entrypoints.remote import RemoteModel
-        talk(RemoteModel(url, model, api_key, params).chat, system, quick)
+        talk(RemoteModel(url, model, api_key=api_key, params=params).chat, system, quick)
 
 
 @app.command()
@@ -149,7 +149,7 @@ def complete(
     with exit_on_bad_input():
         with needs_extra("serve"):
             from minivllm.entrypoints.remote import RemoteModel, run_complete
-        run_complete(RemoteModel(url, model, api_key, params), quick)
+        run_complete(RemoteModel(url, model, api_key=api_key, params=params), quick)
 
 
 @app.command()
@@ -189,7 +189,15 @@ def quantize(
     with exit_on_bad_input():
         from minivllm.lab.quantize.command import run_quantize
 
-        run_quantize(source, target, method, bits, group, sym, num_texts)
+        run_quantize(
+            source,
+            target,
+            method=method,
+            bits=bits,
+            group=group,
+            sym=sym,
+            num_texts=num_texts,
+        )
 
 
 @app.command()

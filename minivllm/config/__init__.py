@@ -127,7 +127,8 @@ class VllmConfig:
         Raises:
             ValueError: if the model cannot be divided.
         """
-        size, draft = self.parallel_config.tensor_parallel_size, self.draft_model_config
+        size = self.parallel_config.tensor_parallel_size
+        draft = self.draft_model_config
         if draft is not None and draft.can_be_shared(size):
             draft = draft.shard(rank, size)
         model = self.model_config.shard(rank, size)

@@ -267,16 +267,16 @@ class EngineArgs:
 
     def _pooling_request(self) -> PoolingRequest:
         config: Any = self.pooler_config
-        request = PoolingRequest(self.task, self.runner, self.convert, config)
+        request = PoolingRequest(self.task, self.runner, self.convert, pooler_config=config)
         request.check()
         return request
 
     def _parallel_config(self) -> ParallelConfig:
         return ParallelConfig(
-            self.tensor_parallel_size,
-            self.pipeline_parallel_size,
-            self.distributed_executor_backend,
-            self.data_parallel_size,
+            tensor_parallel_size=self.tensor_parallel_size,
+            pipeline_parallel_size=self.pipeline_parallel_size,
+            distributed_executor_backend=self.distributed_executor_backend,
+            data_parallel_size=self.data_parallel_size,
         )
 
     def _lora_config(self) -> LoRAConfig | None:
@@ -305,7 +305,8 @@ class EngineArgs:
         max_len = self.max_model_len or model_max_len
         allowed = f"at most the {model_max_len} tokens that this model's files allow"
         check(max_len <= model_max_len, "max_model_len", max_len, allowed)
-        budget, max_num_seqs = 4096, 256
+        budget = 4096
+        max_num_seqs = 256
         if gpu is not None:  # more on large ones, but for the A100 (vLLM: get_batch_defaults)
             large = gpu[1] >= 70 * 2**30 and "a100" not in gpu[0].lower()
             budget, max_num_seqs = (16384, 1024) if large else (8192, 256)
@@ -315,10 +316,9 @@ class EngineArgs:
             budget = max(budget, max_len)
         budget = self.max_num_batched_tokens or budget
         limits = Limits(max_len, budget, self.max_num_seqs or max_num_seqs)
-        ok = chunks or budget >= max_len
         allowed = f"at least max_model_len={max_len} when enable_chunked_prefill=False, since a "
         allowed += "prompt is then never split"
-        check(ok, "max_num_batched_tokens", budget, allowed)
+        check(chunks or budget >= max_len, "max_num_batched_tokens", budget, allowed)
         return limits
 
     def create_engine_config(self) -> VllmConfig:
@@ -329,7 +329,9 @@ class EngineArgs:
             ValueError: if there is no such device, or the limits contradict each other or the
                 model.
         """
-        directory, device = model_directory(self), pick_device(self.device)
+        # 1. The model: what its files say, and what these arguments change of it.
+        directory = model_directory(self)
+        device = pick_device(self.device)
         self._check_load_format(directory)
         model_config = _read_config(
             directory, self.quantization, self.hf_overrides, generation_directory(self)
@@ -346,59 +348,74 @@ class EngineArgs:
         elif device.type == "cpu" and _is_quantized_in_float16(directory, model_config):
             # vLLM computes in the dtype of the scales; a CPU's fast path has no float16
             model_config = replace(model_config, dtype=torch.float32)
+        # 2. What works on its outputs: drafts and grammars, which pooling has no use for.
         speculative_config = make_speculative_config(self.speculative_config, {})
+        grammars = make_structured_outputs_config(self.structured_outputs_config)
         if model_config.runner_type == "pooling":
-            grammars = self.structured_outputs_config
             for name, value, ok in (
                 ("speculative_config", speculative_config, speculative_config is None),
                 ("structured_outputs_config", grammars, grammars == StructuredOutputsConfig()),
             ):
                 check(ok, name, value, "None for a pooling model, which samples no token")
-        draft = load_draft_config(self, speculative_config, model_config, _read_config)
+        draft_directory, draft_config = load_draft_config(
+            self, speculative_config, model_config, _read_config
+        )
+        # 3. Limits and the devices: they depend on both.
         chunks, caching = resolve_chunks(
             model_config, self.enable_chunked_prefill, self.enable_prefix_caching
         )
-        gpu, parallel_config = describe_gpu(device), self._parallel_config()
+        gpu = describe_gpu(device)
+        parallel_config = self._parallel_config()
         parallel_config.check_devices(None if gpu is None else torch.cuda.device_count())
         model_config.shard(0, self.tensor_parallel_size)  # raises if it cannot be divided
         model_config.stage(0, self.pipeline_parallel_size)  # likewise
         limits = self.resolve_limits(model_config.max_model_len, gpu, chunks)
         lora_config = self._lora_config()
-        ok = self.pipeline_parallel_size == 1 or (draft[1] is None and lora_config is None)
+        ok = self.pipeline_parallel_size == 1 or (draft_config is None and lora_config is None)
         allowed = "1 with a draft model or adapters, which have no stages yet"
         check(ok, "pipeline_parallel_size", self.pipeline_parallel_size, allowed)
         return VllmConfig(
-            model_config,
-            LoadConfig(directory, tokenizer, self.load_format, self.use_tqdm_on_load, draft[0]),
-            DeviceConfig(device, self.attention_backend or "auto", self.enforce_eager),
-            SchedulerConfig(
-                limits.max_num_batched_tokens,
-                limits.max_num_seqs,
-                limits.max_model_len,
-                chunks,
-                self.long_prefill_token_threshold,
-                make_policy(self.scheduling_policy),
-                self.preemption_mode,
+            model_config=model_config,
+            load_config=LoadConfig(
+                model_directory=directory,
+                tokenizer_directory=tokenizer,
+                load_format=self.load_format,
+                use_tqdm_on_load=self.use_tqdm_on_load,
+                draft_model_directory=draft_directory,
+            ),
+            device_config=DeviceConfig(
+                device, self.attention_backend or "auto", self.enforce_eager
+            ),
+            scheduler_config=SchedulerConfig(
+                max_num_batched_tokens=limits.max_num_batched_tokens,
+                max_num_seqs=limits.max_num_seqs,
+                max_model_len=limits.max_model_len,
+                enable_chunked_prefill=chunks,
+                long_prefill_token_threshold=self.long_prefill_token_threshold,
+                policy=make_policy(self.scheduling_policy),
+                preemption_mode=self.preemption_mode,
                 num_sampled_tokens_per_step=0 if model_config.runner_type == "pooling" else 1,
                 max_loras=0 if lora_config is None else lora_config.max_loras,
-                **slots_for_drafts(speculative_config, *limits[:2]),
+                **slots_for_drafts(
+                    speculative_config, limits.max_model_len, limits.max_num_batched_tokens
+                ),
             ),
-            CacheConfig(
-                self.block_size or 16,
-                self.gpu_memory_utilization,
-                self.kv_cache_memory_bytes,
-                self.num_gpu_blocks_override,
-                int(self.swap_space * 2**30),
-                caching,
-                self.kv_cache_dtype,
-                self.kv_cache_manager_cls,
+            cache_config=CacheConfig(
+                block_size=self.block_size or 16,
+                gpu_memory_utilization=self.gpu_memory_utilization,
+                kv_cache_memory_bytes=self.kv_cache_memory_bytes,
+                num_gpu_blocks_override=self.num_gpu_blocks_override,
+                swap_space_bytes=int(self.swap_space * 2**30),
+                enable_prefix_caching=caching,
+                cache_dtype=self.kv_cache_dtype,
+                kv_cache_manager_cls=self.kv_cache_manager_cls,
             ),
-            ObservabilityConfig(self.trace, self.disable_log_stats),
-            parallel_config,
-            make_structured_outputs_config(self.structured_outputs_config),
-            speculative_config,
-            draft[1],
-            lora_config,
+            observability_config=ObservabilityConfig(self.trace, self.disable_log_stats),
+            parallel_config=parallel_config,
+            structured_outputs_config=grammars,
+            speculative_config=speculative_config,
+            draft_model_config=draft_config,
+            lora_config=lora_config,
             seed=self.seed,
             max_logprobs=self.max_logprobs,
         )

@@ -33,7 +33,8 @@ def run_ranks(size: int, call: Callable[[RecordedGroup], Any]) -> list[Any]:
     from minivllm.distributed.in_process import Mailbox, PeerError, TogetherGroup, Turns
     from minivllm.distributed.recorded import RecordedGroup
 
-    turns, mailbox = Turns(size), Mailbox()
+    turns = Turns(size)
+    mailbox = Mailbox()
     turns.begin()
 
     def run(rank: int) -> Any:

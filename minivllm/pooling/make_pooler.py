@@ -40,17 +40,23 @@ def make_pooler(config: ModelConfig, directory: Path) -> Pooler | None:
     ids, difference = _token_ids(config, directory, tokens)
     model = get_model_class(config.architecture)
     embedding = model.checkpoint_name("model.embed_tokens.weight")
-    heads = "lm_head.weight", embedding, embedding.removeprefix(f"{model.base_model_prefix}.")
-    return PoolerFromTokens(config, score, ids, difference, heads)
+    plain = embedding.removeprefix(f"{model.base_model_prefix}.")
+    return PoolerFromTokens(
+        config,
+        score,
+        token_ids=ids,
+        difference=difference,
+        head_names=("lm_head.weight", embedding, plain),
+    )
 
 
 def _classifier(config: ModelConfig) -> nn.Module:
-    width, num_labels = config.hidden_size, config.num_labels
+    width = config.hidden_size
+    num_labels = config.num_labels
     if config.is_encoder_only:
         return EncoderClassifier(width, num_labels)
     if config.supported_tasks == ("token_classify",):  # a reward model
-        layers = nn.Linear(width, width), nn.ReLU(), nn.Linear(width, num_labels)
-        return nn.Sequential(*layers)
+        return nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, num_labels))
     return nn.Linear(width, num_labels, bias=False)
 
 

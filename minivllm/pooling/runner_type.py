@@ -34,7 +34,8 @@ _IMPLIED: dict[str, dict[str, tuple[str, ...]]] = {
 TASKS = ("auto", *_IMPLIED)
 RUNNERS = ("auto", "generate", "pooling")
 CONVERTS = ("auto", "none", "embed", "classify")
-_EMBED, _CLASSIFY = ("embed", "token_embed"), ("classify", "token_classify")
+_EMBED = ("embed", "token_embed")
+_CLASSIFY = ("classify", "token_classify")
 _GENERATE_SUFFIXES = ("ForCausalLM", "LMHeadModel")
 _REWARD_SUFFIXES = ("ForRewardModel", "ForProcessRewardModel")
 _CLASSIFIER_SUFFIX = "ForSequenceClassification"
@@ -157,7 +158,8 @@ def resolve_texts(config: ModelConfig, directory: Path, tokenizer: Path) -> Mode
 
 def _tasks(config: ModelConfig, wanted: PoolingRequest) -> tuple[str, ...]:
     """The tasks of a pooling model, the engine's usual one first."""
-    architecture, task = config.architecture, wanted.task
+    architecture = config.architecture
+    task = wanted.task
     if architecture.endswith(_REWARD_SUFFIXES):
         for name, value in (("task", task), ("convert", wanted.convert)):
             allowed = f"'auto' or 'reward' for {architecture}, which scores tokens"

@@ -31,7 +31,8 @@ class OnlineLinearMethod(QuantizedLinearMethod):
     """Floats in the checkpoint, codes in memory: the whole model is never there in floats."""
 
     def part_tensors(self, layer: Linear, part: str, rows: slice) -> dict[str, Any]:
-        tensors, scheme = super().part_tensors(layer, part, rows), self.parts[part].scheme
+        tensors = super().part_tensors(layer, part, rows)
+        scheme = self.parts[part].scheme
         bias = {"bias": tensors.pop("bias")} if "bias" in tensors else {}
 
         def write(weight: torch.Tensor) -> None:
@@ -46,7 +47,8 @@ class RoundedWeight:
     """A float weight's place in a layer: what is copied there is written as codes and scales."""
 
     def __init__(self, like: torch.Tensor, write: Callable[[torch.Tensor], None]):
-        self.like, self.copy_ = like, write
+        self.like = like
+        self.copy_ = write
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.like, name)  # shape, dtype
@@ -77,7 +79,8 @@ def round_to_int4(weight: torch.Tensor, group_size: int) -> dict[str, torch.Tens
     A group's 16 codes are spread from its least weight to its largest, and one of them is 0.
     """
     groups = weight.unflatten(1, (-1, group_size))
-    low, high = groups.amin(-1, keepdim=True).clamp(max=0), groups.amax(-1, keepdim=True)
+    low = groups.amin(-1, keepdim=True).clamp(max=0)
+    high = groups.amax(-1, keepdim=True)
     scales = _scales((high.clamp(min=0) - low) / 15)
     zeros = (-low / scales.float()).round().clamp(0, 15)
     codes = ((groups / scales.float()).round() + zeros).clamp(0, 15)

@@ -66,8 +66,9 @@ class W4A16LinearMethod(EmbeddingMethod):
 
     def __init__(self, codes: Codes):
         zeros = None if codes.zeros is None else codes.zeros.T.contiguous()
-        words, scales = pack(codes.q, 4).T.contiguous(), codes.scales.T.contiguous()
-        self.weight = W4A16Weight(words, scales, zeros, codes.order)
+        words = pack(codes.q, 4).T.contiguous()
+        scales = codes.scales.T.contiguous()
+        self.weight = W4A16Weight(words, scales, zeros=zeros, order=codes.order)
 
     def create_weights(self, layer: Linear) -> None:
         """No-op: the format's own method has created them."""

@@ -7,12 +7,18 @@ It decides nothing: the registry says what to read and to drop, the plan what go
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Protocol
 
 from minivllm.lora.apply import LoRAModel
 from minivllm.lora.peft import Adapter, read_adapter
 from minivllm.lora.request import LoadedLoRA, LoRARequest
 from minivllm.scheduling.output import SchedulerOutput
+
+
+class HasLoRA(Protocol):
+    """A sequence as this manager knows it."""
+
+    lora: LoadedLoRA | None  # its adapter; None: the base model alone
 
 
 class WorkerLoRAManager:
@@ -38,12 +44,12 @@ class WorkerLoRAManager:
         """Drop an adapter from host memory."""
         self.host.pop(lora, None)
 
-    def prepare(self, scheduler_output: SchedulerOutput, states: Mapping[str, Any]) -> None:
+    def prepare(self, scheduler_output: SchedulerOutput, states: Mapping[str, HasLoRA]) -> None:
         """Fill slots as the plan says, and say which rows of the step use them.
 
         Args:
             scheduler_output: the plan.
-            states: of all sequences, by id; each has a ``lora``.
+            states: of all sequences, by id.
         """
         if scheduler_output.reset:
             self.slots.clear()

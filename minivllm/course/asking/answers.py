@@ -102,7 +102,8 @@ def number_list(answer: Any, what: str) -> list[int]:
 def numbers_by_name(answer: Any, names: Collection[Any], what: str) -> dict[Any, int]:
     """A dict from (some of) these names to whole numbers."""
     names = list(names)
-    example, last = names[0], names[-1]
+    example = names[0]
+    last = names[-1]
     if not isinstance(answer, Mapping) or not all(map(is_whole, answer.values())):
         raise NotYet(f"give a dict of whole numbers, like {{{example!r}: 1}}: {what}.")
     for name in answer:

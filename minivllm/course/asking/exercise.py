@@ -69,7 +69,8 @@ class Exercise:
             verdict = "not solved yet"
         else:
             try:
-                verdict, points = f"right: {self.check(answer)}", 1
+                verdict = f"right: {self.check(answer)}"
+                points = 1
             except NotYet as explanation:
                 verdict = f"not yet: {self._told(explanation)}"
         print(verdict)
@@ -174,7 +175,9 @@ class Seeded:
 
     def __init__(self, draw: Callable[[Random], Exercise], difficulty: int, minutes: int):
         update_wrapper(self, draw)
-        self.draw, self.difficulty, self.minutes = draw, difficulty, minutes
+        self.draw = draw
+        self.difficulty = difficulty
+        self.minutes = minutes
         self.chapter = draw.__module__.split(".")[-2]  # the folder's name
         self.name = f"{self.chapter}.{draw.__name__}"
 
@@ -185,7 +188,8 @@ class Seeded:
         check(number or is_int(seed, 0), "seed", seed, allowed)
         exercise = self.draw(Random(f"minivllm.exercises.{self.name} {seed}"))
         following = repr(f"{seed}b") if number else seed + 1
-        exercise.name, exercise.seed = self.name, seed
+        exercise.name = self.name
+        exercise.seed = seed
         exercise.effort = effort(self.difficulty, self.minutes, f"{self.name}(seed={following})")
         exercise.why = unwrap(_reasoning(self.chapter)[self.draw.__name__])
         return exercise

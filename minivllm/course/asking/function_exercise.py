@@ -43,7 +43,10 @@ class FunctionExercise(Exercise):
         explain: Callable[[tuple, Any, Any], None] = no_more_to_say,
     ):
         super().__init__(self._judge, hint, solution, question, {"first_calls": calls[:3]})
-        self.calls, self.learnt, self.mistakes, self.explain = calls, learnt, mistakes, explain
+        self.calls = calls
+        self.learnt = learnt
+        self.mistakes = mistakes
+        self.explain = explain
 
     def solve(self) -> Callable:
         return self.solution()

@@ -77,7 +77,8 @@ def _folded(source: str) -> list[str]:
 
 def _left_out(source: str, without: tuple[str, ...]) -> list[str]:
     """The lines without the statements that begin with a line that contains one of these."""
-    lines, found = source.splitlines(), set()
+    lines = source.splitlines()
+    found = set()
     left_out: set[int] = set()
     inner: set[int] = set()  # lines of a ``try`` that has lost all its handlers
     nodes = list(ast.walk(ast.parse(source)))

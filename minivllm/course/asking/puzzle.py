@@ -29,7 +29,8 @@ def mean_finish(trace: Trace) -> float:
 
 def slowest_first_token(trace: Trace) -> int:
     """Steps from arrival to the first token, of the request that waits longest for it."""
-    arrived, first = _arrivals(trace), {}
+    arrived = _arrivals(trace)
+    first = {}
     for record in trace.of(Sampled):
         first.setdefault(record.seq_id, record.step + 1 - arrived[record.seq_id])
     return max(first.values())
@@ -37,7 +38,9 @@ def slowest_first_token(trace: Trace) -> int:
 
 def busiest_decode_step(trace: Trace) -> int:
     """Tokens of the largest step with a decode: what one token may have to wait for."""
-    totals, decodes, begun = {}, set(), set()
+    totals = {}
+    decodes = set()
+    begun = set()
     for record in trace.of(Scheduled, Sampled):
         if isinstance(record, Sampled):
             begun.add(record.seq_id)

@@ -92,7 +92,8 @@ def _row_of_b(timeline: Figure) -> list[str]:
 
 def _check_reading(answer, timeline) -> str:
     row = _row_of_b(timeline)
-    chunks, decodes = [int(cell) for cell in row if cell != "•"], row.count("•")
+    chunks = [int(cell) for cell in row if cell != "•"]
+    decodes = row.count("•")
     prompt, step, output = whole_numbers(answer, ("prompt tokens", "step", "output tokens"))
     mistakes = {
         f"prompt tokens: {chunks[0]} is only B's first chunk; add the chunks that follow.": (

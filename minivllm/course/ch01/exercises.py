@@ -60,7 +60,8 @@ def work(rng: Random) -> Exercise:
     """How many tokens go through the model if the cache is lost on the way?"""
     calls = []
     for _ in range(50):
-        p, n = rng.randint(1, 99), rng.randint(2, 99)
+        p = rng.randint(1, 99)
+        n = rng.randint(2, 99)
         calls.append((p, n, rng.randint(1, n - 1)))
     return FunctionExercise(
         "A request of p prompt tokens is to write n tokens. After k of them (0 < k < n) it loses "
@@ -101,7 +102,8 @@ def _solve_work():
 @seeded(difficulty=2, minutes=10)
 def design(rng: Random) -> Exercise:
     """How many KV heads of how many bytes can a GPU afford?"""
-    num_chats, room = 10 * rng.randint(4, 20), rng.randint(20, 70)
+    num_chats = 10 * rng.randint(4, 20)
+    room = rng.randint(20, 70)
     return Exercise(
         _check_design,
         "Start from the bytes that one token may have: the room divided by all tokens.",

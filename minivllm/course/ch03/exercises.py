@@ -121,7 +121,8 @@ def _check_translation(answer, block_table, block_size, positions) -> str:
 def tables(rng: Random) -> Exercise:
     """Block tables after some sequences leave and others come."""
     block_size = rng.choice([2, 4])
-    alive, events = [], []
+    alive = []
+    events = []
     for kind in ["arrive"] * 3 + ["leave", rng.choice(["grow", "leave"]), "arrive", "grow"]:
         if kind == "arrive":
             alive.append("ABCD"[len([e for e in events if e[0] == "arrive"])])
@@ -144,7 +145,9 @@ def tables(rng: Random) -> Exercise:
 
 
 def _solve_tables(block_size, events):
-    free, held, num_tokens = list(range(1, 100)), {}, {}
+    free = list(range(1, 100))
+    held = {}
+    num_tokens = {}
     for kind, name, count in events:
         if kind == "leave":
             free = held.pop(name)[::-1] + free  # the last block is the next one taken
@@ -165,7 +168,9 @@ RETURNS = {
 
 def _replay(block_size: int, events, give_back) -> dict[str, list[int]]:
     """Tables where ``give_back(table, free)`` is the free queue after a sequence has left."""
-    free, held, num_tokens = list(range(1, 100)), {}, {}
+    free = list(range(1, 100))
+    held = {}
+    num_tokens = {}
     for kind, name, count in events:
         if kind == "leave":
             free = give_back(held.pop(name), free)
@@ -179,7 +184,9 @@ def _replay(block_size: int, events, give_back) -> dict[str, list[int]]:
 
 def _play(block_size: int, events) -> tuple[KVCacheManager, dict[tuple[str, int], list[int]]]:
     """The events on a real manager; for each (name, entry) the free queue when it was filled."""
-    manager, seqs, queues = KVCacheManager(100, block_size), {}, {}
+    manager = KVCacheManager(100, block_size)
+    seqs = {}
+    queues = {}
     for kind, name, count in events:
         if kind == "leave":
             manager.free(seqs.pop(name))

@@ -39,7 +39,8 @@ def ref_counts(rng: Random) -> Exercise:
 
 
 def _solve_ref_counts(requests, block_size, num_steps):
-    ids, groups = count(1), []
+    ids = count(1)
+    groups = []
     for num_prompt, n in requests.values():  # the first step
         blocks = [next(ids) for _ in range(-(-num_prompt // block_size))]
         groups.append((num_prompt, [list(blocks) for _ in range(n)]))
@@ -161,9 +162,10 @@ def _check_samples(answer, num_slots, num_prompt, num_output, max_entries) -> st
     entries = -(-(num_prompt + num_output - 1) // block_size)
     if entries > max_entries:
         raise NotYet(f"with blocks of {block_size} a table grows to {entries} entries.")
-    memory = (num_slots, num_prompt, num_output)
-    wrong = _run_samples(block_size, n, *memory)
-    shared, own = num_prompt // block_size, entries - num_prompt // block_size
+    request = {"num_slots": num_slots, "num_prompt": num_prompt, "num_output": num_output}
+    wrong = _run_samples(block_size, n, **request)
+    shared = num_prompt // block_size
+    own = entries - num_prompt // block_size
     if wrong and n == (num_slots // block_size - cdiv(num_prompt, block_size)) // (
         entries - cdiv(num_prompt, block_size)
     ):
@@ -175,7 +177,7 @@ def _check_samples(answer, num_slots, num_prompt, num_output, max_entries) -> st
         raise NotYet(f"with blocks of {block_size}, {n} samples are too many: {wrong}")
     for other in range(1, 65):
         fits = -(-(num_prompt + num_output - 1) // other) <= max_entries
-        if fits and _run_samples(other, n + 1, *memory) is None:
+        if fits and _run_samples(other, n + 1, **request) is None:
             what = f"blocks of {block_size}" if other == block_size else "another block size"
             alone = num_slots // block_size // entries
             raise NotYet(

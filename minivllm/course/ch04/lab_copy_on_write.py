@@ -48,8 +48,8 @@ LAB = ClassLab(
     "copy_on_write",
     "Write copy-on-write: when a block must be copied, and what happens then.",
     "Of k sequences that share a block, k - 1 come here; the last one finds itself alone.",
-    3,
-    15,
-    MyTable,
-    CopyOnWrite,
+    difficulty=3,
+    minutes=15,
+    stub=MyTable,
+    solution=CopyOnWrite,
 )

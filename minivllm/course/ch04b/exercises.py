@@ -53,7 +53,8 @@ def _solve_copies(num_prompt, block_size, parents):
 
 def _count_copies(num_prompt: int, block_size: int, parents: list[list[int]]) -> list[list]:
     """The copies of each step, as the real manager makes them."""
-    manager, ids = KVCacheManager(200, block_size), count(1)
+    manager = KVCacheManager(200, block_size)
+    ids = count(1)
     request = make_request("beam", num_prompt, 99)
     root = request.seqs[0]
     manager.allocate_new_computed_blocks(root, CacheHit())

@@ -59,7 +59,8 @@ def _budget_of_step(trace: Trace, step: int, limits: dict[str, int]) -> Exercise
 
 
 def _solve_budget(max_num_batched_tokens, max_num_seqs, running, waiting):
-    left, plan = max_num_batched_tokens, {}
+    left = max_num_batched_tokens
+    plan = {}
     for name, (num_tokens, num_computed) in running.items():
         plan[name] = min(num_tokens - num_computed, left)
         left -= plan[name]
@@ -71,11 +72,13 @@ def _solve_budget(max_num_batched_tokens, max_num_seqs, running, waiting):
 
 def _check_budget(answer, right, max_num_batched_tokens, max_num_seqs, running, waiting) -> str:
     got = numbers_by_name(answer, [*running, *waiting], "tokens of each in this step")
-    total, left = sum(got.values()), max_num_batched_tokens
+    total = sum(got.values())
+    left = max_num_batched_tokens
     if total > left:
         raise NotYet(f"that is {total} tokens together, and the budget is {left}.")
     for name in (*running, *waiting):
-        mine, theirs = got.get(name, 0), right.get(name, 0)
+        mine = got.get(name, 0)
+        theirs = right.get(name, 0)
         if mine == theirs:
             left -= theirs
             continue
@@ -147,7 +150,8 @@ def _solve_batching(outputs, max_num_seqs):
 def _static_mistakes(outputs: list[int], places: int) -> tuple[str, dict[str, int]]:
     """The rule of static batching, and by explanation the steps that a mistake leads to."""
     static, continuous = _solve_batching(outputs, places)
-    first, total = max(outputs[:places]), sum(outputs)
+    first = max(outputs[:places])
+    total = sum(outputs)
     rule = f"A batch begins together and lasts as long as its longest: the first one {first} steps."
     return rule, {
         f"that is one request after another; a batch runs {places} at once.": total,

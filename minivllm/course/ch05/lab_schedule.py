@@ -79,8 +79,10 @@ def check_schedule(function: Callable, seed: int) -> str:
 
 def _compare_plans(step: RecordedStep, got: dict) -> None:
     """Walk through the requests in order, with the budget and the blocks that are left."""
-    size, where = step.config["block_size"], _state(step)
-    budget, free = step.config["max_num_batched_tokens"], step.num_free_blocks
+    size = step.config["block_size"]
+    where = _state(step)
+    budget = step.config["max_num_batched_tokens"]
+    free = step.num_free_blocks
     for name in (*step.running, *step.waiting):
         num_tokens, num_computed = step.running.get(name) or (step.waiting[name], 0)
         right = step.plan.get(name, 0)
@@ -118,5 +120,5 @@ LAB = FunctionLab(
     "05",
     "Write the scheduler's plan of one step.",
     "Blocks of a running request: those for all tokens after the step, less those it has already.",
-    3, 30, my_schedule, check_schedule,
+    difficulty=3, minutes=30, stub=my_schedule, check=check_schedule,
 )  # fmt: skip

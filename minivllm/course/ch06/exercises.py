@@ -54,7 +54,8 @@ def _victim_of_step(trace: Trace, step: int, policy: str, priorities: dict) -> E
         if policy == "priority":
             running[name] += (priorities[name],)
     right = [r.seq_id for r in trace.at(step) if isinstance(r, Preempted)]
-    more, ties = "", ""
+    more = ""
+    ties = ""
     if policy == "priority":
         more = ", priority"
         ties = "Priority 0 is the most important; of equals, the first in the list is chosen. "
@@ -76,7 +77,8 @@ def _victim_of_step(trace: Trace, step: int, policy: str, priorities: dict) -> E
 
 
 def _solve_victim(policy, block_size, num_free_blocks, running):
-    running, victims = dict(running), []
+    running = dict(running)
+    victims = []
     for name in list(running):
         if name in victims:
             continue
@@ -122,7 +124,8 @@ def _named_victim(got: list[str], right: list[str], policy: str, running) -> str
     """Return which rule was taken for the right one, or nothing."""
     if sorted(got) == sorted(right):
         return "the right ones in another order: "
-    first, names = got[:1], list(running)
+    first = got[:1]
+    names = list(running)
     if not got:
         return "one must be preempted: "
     if first == names[:1] and policy == "fcfs":

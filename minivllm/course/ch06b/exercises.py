@@ -23,7 +23,8 @@ def cost(rng: Random) -> Exercise:
     """The same preemptions, paid for by computing again or by copying."""
     while True:
         lengths = [(name, rng.randint(4, 16), rng.randint(6, 20)) for name in "ABC"]
-        num_blocks, block_size = rng.randint(12, 15), rng.choice([3, 4, 5])
+        num_blocks = rng.randint(12, 15)
+        block_size = rng.choice([3, 4, 5])
         again, swapped = (
             dry_run(
                 [make_request(*length) for length in lengths],
@@ -128,7 +129,8 @@ def _num_computed(trace: Trace) -> int:
 def start(rng: Random) -> Exercise:
     """How long may it take to start a copy, if swapping is to pay?"""
     name = rng.choice(["llama-8b", "opt-13b"])
-    model, num_tokens = MODELS[name], rng.randrange(400, 4001, 100)
+    model = MODELS[name]
+    num_tokens = rng.randrange(400, 4001, 100)
     return Exercise(
         _check_start,
         "Take the time to move the bytes, out and back, from what recomputing takes. How many "
@@ -191,5 +193,5 @@ def _check_start(answer, **given) -> str:
     swapping = 2 * (moving + pieces * answer) / 1e3
     wrong = f"then swapping takes {'longer' if answer > right else 'less long'} than recomputing."
     value = f"then swapping takes {swapping:.1f} ms, recomputing {given['recompute_ms']} ms."
-    compare(answer, right, mistakes, wrong, value, _near)
+    compare(answer, right, mistakes, wrong=wrong, value=value, same=_near)
     return f"with {right:.1f} microseconds both take {given['recompute_ms']} ms."

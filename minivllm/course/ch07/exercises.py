@@ -55,7 +55,8 @@ def _check_chunks(answer, num_decoding, num_prompt, **limits) -> str:
     decoding = [make_request(f"D{i}", 1, 20) for i in range(num_decoding)]
     trace = dry_run([*decoding, make_request("long", num_prompt, 1, 1)], num_blocks=999, **limits)
     right = [r.num_tokens for r in trace.of(Scheduled) if r.seq_id == "long"]
-    budget, threshold = limits["max_num_batched_tokens"], limits["long_prefill_token_threshold"]
+    budget = limits["max_num_batched_tokens"]
+    threshold = limits["long_prefill_token_threshold"]
     for step, (mine, theirs) in enumerate(zip(got, right, strict=False)):
         if mine == theirs:
             continue
@@ -105,7 +106,8 @@ def _check_chunks(answer, num_decoding, num_prompt, **limits) -> str:
 def slo(rng: Random) -> Exercise:
     """A token budget that keeps two promises."""
     while True:
-        now, workload = 0.0, []
+        now = 0.0
+        workload = []
         for _ in range(7):
             workload.append((round(now, 3), rng.randint(200, 2000), rng.randint(10, 25)))
             now += rng.expovariate(12)
@@ -115,7 +117,8 @@ def slo(rng: Random) -> Exercise:
             "ttft_p90_ms": round(served.ttft["p90"] * 1050),
             "itl_p99_ms": round(served.itl["p99"] * 1050, 1),
         }
-        too_small, too_large = serve(workload, budget // 3), serve(workload, 3 * budget)
+        too_small = serve(workload, budget // 3)
+        too_large = serve(workload, 3 * budget)
         if _missed(too_small, **promise) and _missed(too_large, **promise):
             break
     return Exercise(
@@ -148,7 +151,8 @@ def serve(workload: list[tuple[float, int, int]], budget: int) -> SimulationResu
 
 
 def _missed(served: SimulationResult, ttft_p90_ms: float, itl_p99_ms: float) -> list[str]:
-    ttft, itl = served.ttft["p90"] * 1e3, served.itl["p99"] * 1e3
+    ttft = served.ttft["p90"] * 1e3
+    itl = served.itl["p99"] * 1e3
     missed = []
     if ttft > ttft_p90_ms:
         missed.append(
@@ -162,7 +166,8 @@ def _missed(served: SimulationResult, ttft_p90_ms: float, itl_p99_ms: float) -> 
 def _solve_slo(workload, ttft_p90_ms, itl_p99_ms):
     def keeps_both(budget):
         served = serve(workload, budget)
-        ttft, itl = served.ttft["p90"] * 1000, served.itl["p99"] * 1000
+        ttft = served.ttft["p90"] * 1000
+        itl = served.itl["p99"] * 1000
         return ttft <= ttft_p90_ms and itl <= itl_p99_ms
 
     return next(budget for budget in range(96, 512, 16) if keeps_both(budget))
@@ -176,7 +181,8 @@ def _check_slo(answer, workload, **promise) -> str:
     missed = _missed(served, **promise)
     if missed:
         raise NotYet(f"with {answer} tokens per step the {'; the '.join(missed)}.")
-    ttft, itl = served.ttft["p90"] * 1e3, served.itl["p99"] * 1e3
+    ttft = served.ttft["p90"] * 1e3
+    itl = served.itl["p99"] * 1e3
     return f"TTFT p90 {ttft:.0f} ms, ITL p99 {itl:.1f} ms, with {answer} tokens per step."
 
 

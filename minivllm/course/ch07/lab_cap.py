@@ -27,7 +27,8 @@ def cap(num_new, token_budget, long_prefill_token_threshold, num_requests):
 
 
 def check_cap(function: Callable, seed: int) -> str:
-    recorded, calls = recorded_steps(long_prefill_token_threshold=lambda value: value > 0), 0
+    recorded = recorded_steps(long_prefill_token_threshold=lambda value: value > 0)
+    calls = 0
     for step in drawn_steps(seed, with_threshold=True) if seed else recorded:
         budget = step.config["max_num_batched_tokens"]
         given = {
@@ -51,7 +52,8 @@ def _check_number(function: Callable, num_new: int, budget: int, given: dict, ri
         return
     if not is_whole(got):
         raise Fault(f"return a whole number, not {got!r}")
-    threshold, num_requests = given["long_prefill_token_threshold"], given["num_requests"]
+    threshold = given["long_prefill_token_threshold"]
+    num_requests = given["num_requests"]
     rules = {
         "no more than token_budget is left": got > budget,
         "only num_new tokens are missing": got > num_new,
@@ -72,5 +74,5 @@ LAB = FunctionLab(
     "07",
     "Write the rule that cuts prompts into chunks.",
     "Two limits; the second one holds only while other requests are there.",
-    1, 10, my_cap, check_cap,
+    difficulty=1, minutes=10, stub=my_cap, check=check_cap,
 )  # fmt: skip

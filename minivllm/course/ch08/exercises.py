@@ -58,7 +58,8 @@ def num_common(one: list[int], other: list[int]) -> int:
 
 
 def _solve_hits(block_size, prompts):
-    known, answer = set(), []
+    known = set()
+    answer = []
     for prompt in prompts:
         ends = range(block_size, len(prompt) + 1, block_size)
         prefixes = [tuple(prompt[:end]) for end in ends]

@@ -34,8 +34,8 @@ LAB = ClassLab(
     "find_longest_cache_hit",
     "Write the lookup of the prefix cache.",
     "How many blocks may be found at most, so that one token is left?",
-    3,
-    30,
-    MyCache,
-    LongestHit,
+    difficulty=3,
+    minutes=30,
+    stub=MyCache,
+    solution=LongestHit,
 )

@@ -53,7 +53,8 @@ def shared(rng: Random) -> Exercise:
 
 
 def _solve_shared(block_size, prompts, salts):
-    known, answer = set(), []
+    known = set()
+    answer = []
     for prompt, salt in zip(prompts, salts, strict=True):
         prefixes = [(salt, *prompt[:end]) for end in range(block_size, len(prompt) + 1, block_size)]
         hit = 0
@@ -111,7 +112,8 @@ def _check_shared(answer, block_size, prompts, salts) -> str:
 def back(rng: Random) -> Exercise:
     """Tokens that a preempted request finds when it comes back, and those that it computes."""
     while True:
-        block_size, num_blocks = rng.choice([3, 4, 5]), rng.randint(8, 14)
+        block_size = rng.choice([3, 4, 5])
+        num_blocks = rng.randint(8, 14)
         lengths = {name: (rng.randint(6, 20), rng.randint(8, 30)) for name in "AB"}
         prompts = {"A": list(range(lengths["A"][0])), "B": list(range(50, 50 + lengths["B"][0]))}
         usable = (num_blocks - 1) * block_size
@@ -161,7 +163,8 @@ def _solve_back(block_size, num_blocks, a_prompt_tokens, a_output_tokens, b_toke
 
 def _check_back(answer, **given) -> str:
     found, computed = whole_numbers(answer, ("found", "computed"))
-    block_size, b_tokens = given["block_size"], given["b_tokens"]
+    block_size = given["block_size"]
+    b_tokens = given["b_tokens"]
     right, rest = _solve_back(**given)
     full = (b_tokens - 1) // block_size * block_size
     a_tokens = given["a_prompt_tokens"] + given["a_output_tokens"] - 1
@@ -196,16 +199,16 @@ SIZES = (1, 2, 4, 8, 16)
 @seeded(difficulty=3, minutes=12)
 def guesses(rng: Random) -> FunctionExercise:
     """The smallest block size with which guessing a secret takes too long."""
-    right, calls = _solve_guesses(), []
+    right = _solve_guesses()
+    calls = []
     while len(calls) < 40:
-        call = (
-            rng.choice([10, 16, 26, 36, 62]),
-            rng.choice([16, 32, 48]),
-            rng.choice([5, 10, 20, 50]),
-            rng.choice([1, 8, 24, 168, 720]),
-        )
-        if SIZES[0] < (right(*call) or 0) < SIZES[-1]:
-            calls.append(call)
+        num_values = rng.choice([10, 16, 26, 36, 62])
+        secret_tokens = rng.choice([16, 32, 48])
+        per_second = rng.choice([5, 10, 20, 50])
+        hours = rng.choice([1, 8, 24, 168, 720])
+        found = right(num_values, secret_tokens, per_second, hours)
+        if SIZES[0] < (found or 0) < SIZES[-1]:
+            calls.append((num_values, secret_tokens, per_second, hours))
     return FunctionExercise(
         "A server has a prefix cache and no salts. A stranger knows all of a prompt but a secret "
         "of secret_tokens tokens, each one of num_values; it begins where a block begins. For each "

@@ -82,7 +82,8 @@ def blocks_read(rng: Random) -> Exercise:
     """Which blocks does a decode read under a sliding window?"""
     calls = []
     for _ in range(100):
-        block_size, seq_len = rng.choice([1, 3, 4]), rng.randint(1, 30)
+        block_size = rng.choice([1, 3, 4])
+        seq_len = rng.randint(1, 30)
         table = rng.sample(range(1, 99), -(-seq_len // block_size) + rng.randint(0, 1))
         calls.append((table, block_size, seq_len, rng.randint(1, 12)))
     return FunctionExercise(

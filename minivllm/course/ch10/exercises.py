@@ -40,7 +40,8 @@ def _check_loads(answer, table, block_size, seq_len, tile) -> str:
     for turn, (got, blocks) in enumerate(zip(answer, right, strict=True)):
         got = number_list(got, "the physical blocks of one turn")
         if got != blocks:
-            first, last = turn * tile, min((turn + 1) * tile, seq_len) - 1
+            first = turn * tile
+            last = min((turn + 1) * tile, seq_len) - 1
             where = f"turn {turn} reads the positions {first} to {last}"
             begin, end = first // block_size, last // block_size
             mistakes = {
@@ -83,9 +84,12 @@ def program_reads(rng: Random) -> Exercise:
     """Which blocks does the program of a tile read?"""
     calls = []
     for _ in range(100):
-        block_size, seq_len, tokens = rng.choice([1, 3, 4]), rng.randint(1, 30), rng.choice([4, 8])
+        block_size = rng.choice([1, 3, 4])
+        seq_len = rng.randint(1, 30)
+        tokens = rng.choice([4, 8])
         table = rng.sample(range(1, 99), -(-seq_len // block_size))
-        query_len, tile = rng.randint(1, seq_len), rng.randint(0, 3)
+        query_len = rng.randint(1, seq_len)
+        tile = rng.randint(0, 3)
         calls.append((table, block_size, query_len, seq_len, tile, tokens))
     return FunctionExercise(
         "Write program_reads(table, block_size, query_len, seq_len, tile, tokens) for the varlen "

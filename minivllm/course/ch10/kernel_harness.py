@@ -27,7 +27,8 @@ def _attend(
     BLOCK_SIZE: tl.constexpr, BLOCK_M: tl.constexpr, HEAD_DIM_PADDED: tl.constexpr,
     BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    row, lane = tl.arange(0, BLOCK_M), tl.arange(0, HEAD_DIM_PADDED)
+    row = tl.arange(0, BLOCK_M)
+    lane = tl.arange(0, HEAD_DIM_PADDED)
     q = tl.load(query + row[:, None] * HEAD_DIM_PADDED + lane[None, :])
     m_i = tl.full([BLOCK_M], float("-inf"), tl.float32)
     l_i = tl.zeros([BLOCK_M], tl.float32)

@@ -83,10 +83,12 @@ def check_masked_add(function: Callable, seed: int) -> str:
 COPY = FunctionLab(
     "10", "Write a kernel that copies.",
     "Program i has the places i * BLOCK to (i + 1) * BLOCK - 1; load and store behind place < n.",
-    1, 10, my_copy, check_copy, solution_module=SOLUTIONS,
+    difficulty=1, minutes=10, stub=my_copy, check=check_copy,
+    solution_module=SOLUTIONS,
 )  # fmt: skip
 MASKED_ADD = FunctionLab(
     "10", "Write an addition behind a mask.",
     "Two masks: a place exists if it is below n; y is read only where present is not 0.",
-    2, 10, my_masked_add, check_masked_add, solution_module=SOLUTIONS,
+    difficulty=2, minutes=10, stub=my_masked_add, check=check_masked_add,
+    solution_module=SOLUTIONS,
 )  # fmt: skip

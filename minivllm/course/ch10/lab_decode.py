@@ -8,7 +8,8 @@ from minivllm.course.ch10.kernel_runs import NAN, check_kernel, require_triton
 from minivllm.course.grading.function_lab import FunctionLab
 
 SOLUTIONS = "minivllm.course.ch10.kernel_ladder"
-BLOCK_SIZE, HEAD_DIM = 4, 8
+BLOCK_SIZE = 4
+HEAD_DIM = 8
 
 
 def my_decode_one(
@@ -113,10 +114,12 @@ def check_decode(function: Callable, seed: int) -> str:
 DECODE_ONE = FunctionLab(
     "10", "Write the decode attention of one sequence.",
     "Put the slots of table_sum and the rule of online_softmax into one loop over the blocks.",
-    4, 40, my_decode_one, check_decode_one, solution_module=SOLUTIONS,
+    difficulty=4, minutes=40, stub=my_decode_one, check=check_decode_one,
+    solution_module=SOLUTIONS,
 )  # fmt: skip
 DECODE = FunctionLab(
     "10", "Write the whole decode kernel.",
     "decode_one, with three more offsets: the row of the query, of the table, and the KV head.",
-    5, 40, my_decode, check_decode, solution_module=SOLUTIONS,
+    difficulty=5, minutes=40, stub=my_decode, check=check_decode,
+    solution_module=SOLUTIONS,
 )  # fmt: skip

@@ -64,6 +64,6 @@ LAB = FunctionLab(
     "10",
     "Write the heart of an attention kernel, in Triton.",
     "What was summed under the old maximum is multiplied by exp(old - new); think of -inf - -inf.",
-    4, 30, my_online_softmax, check_online_softmax,
+    difficulty=4, minutes=30, stub=my_online_softmax, check=check_online_softmax,
     solution_module="minivllm.course.ch10.kernel_harness",
 )  # fmt: skip

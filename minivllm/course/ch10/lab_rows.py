@@ -87,10 +87,12 @@ def check_row_softmax(function: Callable, seed: int) -> str:
 TABLE_SUM = FunctionLab(
     "10", "Write a sum through a block table.",
     "One pass per block: its id from the table, its slots from the id, a mask for the last one.",
-    2, 15, my_table_sum, check_table_sum, solution_module=SOLUTIONS,
+    difficulty=2, minutes=15, stub=my_table_sum, check=check_table_sum,
+    solution_module=SOLUTIONS,
 )  # fmt: skip
 ROW_SOFTMAX = FunctionLab(
     "10", "Write the softmax of a row.",
     "A column that does not exist has the score -inf: it adds nothing to sum and maximum.",
-    2, 15, my_row_softmax, check_row_softmax, solution_module=SOLUTIONS,
+    difficulty=2, minutes=15, stub=my_row_softmax, check=check_row_softmax,
+    solution_module=SOLUTIONS,
 )  # fmt: skip

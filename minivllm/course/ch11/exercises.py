@@ -32,7 +32,8 @@ def token_times(num_splits: int, num_programs: int, seq_len: int, num_processors
 def merge(rng: Random) -> Exercise:
     """Two parts of one sequence: what is the whole?"""
     first, second = rng.sample(range(1, 10), 2)
-    short, long = rng.randrange(16, 65, 16), rng.randrange(96, 193, 16)
+    short = rng.randrange(16, 65, 16)
+    long = rng.randrange(96, 193, 16)
     result = rng.randint(0, 20)
     lengths = (short, long) if first > second else (long, short)  # the longer part weighs less
     return Exercise(
@@ -56,7 +57,8 @@ def _solve_merge(results, lse, **_):
 
 
 def _check_merge(answer, results, lse, lengths) -> str:
-    answer, right = whole_number(answer), _solve_merge(results, lse)
+    answer = whole_number(answer)
+    right = _solve_merge(results, lse)
     sums = [int(text.removeprefix("ln ")) for text in lse]
     shares = f"{sums[0]}/{sum(sums)} and {sums[1]}/{sum(sums)}"
     weights_of = {
@@ -159,8 +161,10 @@ def partition(rng: Random) -> Exercise:
 
 
 def _parts_and_room(rng: Random) -> tuple:
-    num_seqs, num_heads = rng.choice([32, 48, 64, 96, 128, 256]), rng.choice([16, 28, 32, 40, 64])
-    head_dim, max_model_len = rng.choice([64, 80, 96, 128]), 1024 * rng.choice([16, 32, 64, 128])
+    num_seqs = rng.choice([32, 48, 64, 96, 128, 256])
+    num_heads = rng.choice([16, 28, 32, 40, 64])
+    head_dim = rng.choice([64, 80, 96, 128])
+    max_model_len = 1024 * rng.choice([16, 32, 64, 128])
     length = rng.choice([128, 256, 512, 1024, 2048])
     parts = num_seqs * num_heads * -(-max_model_len // length)
     room_mb = parts * (head_dim + 1) * 4 / 1e6 * rng.uniform(1.1, 1.8)

@@ -65,5 +65,5 @@ LAB = FunctionLab(
     "11",
     "Write the merge of split-KV.",
     "A part weighs exp(lse); take the largest lse out before exp.",
-    2, 15, my_merge, check_merge,
+    difficulty=2, minutes=15, stub=my_merge, check=check_merge,
 )  # fmt: skip

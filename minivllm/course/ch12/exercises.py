@@ -47,7 +47,9 @@ def _stages(probs, min_p, top_k, top_p) -> list[str]:
     order = sorted(probs, key=probs.get, reverse=True)
     after_min_p = [t for t in order if probs[t] >= min_p * probs[order[0]]]
     after_top_k = after_min_p[:top_k]
-    total, kept, better = sum(probs[t] for t in after_top_k), [], 0.0
+    total = sum(probs[t] for t in after_top_k)
+    kept = []
+    better = 0.0
     for token in after_top_k:
         if better >= top_p:
             break
@@ -59,7 +61,8 @@ def _stages(probs, min_p, top_k, top_p) -> list[str]:
 def _margin(probs, min_p, top_k, top_p) -> float:
     """Distance of the closest decision of min_p or top_p."""
     _, _, after_top_k, _ = _stages(probs, min_p, top_k, top_p)
-    best, total = max(probs.values()), sum(probs[t] for t in after_top_k)
+    best = max(probs.values())
+    total = sum(probs[t] for t in after_top_k)
     sums = [sum(probs[t] for t in after_top_k[:i]) / total for i in range(1, len(after_top_k))]
     near_top_p = min((abs(s - top_p) for s in sums), default=1.0)
     return min(near_top_p, *(abs(p - min_p * best) for p in probs.values()))
@@ -68,7 +71,9 @@ def _margin(probs, min_p, top_k, top_p) -> float:
 def _solve_survivors(probs, min_p, top_k, top_p):
     order = sorted(probs, key=probs.get, reverse=True)
     left = [t for t in order if probs[t] >= min_p * probs[order[0]]][:top_k]
-    total, answer, better = sum(probs[t] for t in left), "", 0.0
+    total = sum(probs[t] for t in left)
+    answer = ""
+    better = 0.0
     for token in left:
         if better < top_p:  # those before it do not reach top_p yet
             answer += token

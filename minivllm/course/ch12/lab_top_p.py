@@ -67,5 +67,5 @@ LAB = FunctionLab(
     "12",
     "Write the filter top_p.",
     "Sort; a token goes if the sum of those before it has reached top_p.",
-    3, 20, my_top_p, check_top_p,
+    difficulty=3, minutes=20, stub=my_top_p, check=check_top_p,
 )  # fmt: skip

@@ -60,7 +60,8 @@ def _check_blocks(
     wrong = f"a token takes 2 * {num_layers} * {num_kv_heads} * {head_dim} numbers of "
     wrong += f"{bytes_per_number} bytes, which is not {per_token}."
     compare(per_token, right, mistakes, wrong)
-    size, room = right * block_size, kv_cache_gib * 2**30
+    size = right * block_size
+    room = kv_cache_gib * 2**30
     mistakes = {
         f"{num_blocks} tokens fit; a block has {block_size} of them.": room // right,
         "a GiB is 2**30 bytes.": kv_cache_gib * 10**9 // size,
@@ -202,7 +203,8 @@ def _solve_gpu(
 def _check_gpu(answer, **given) -> str:
     if not isinstance(answer, (list, tuple)) or len(answer) != 2 or answer[0] not in given["gpus"]:
         raise NotYet("give a pair like ('S', 2048).")
-    name, budget = answer[0], whole_number(answer[1])
+    name = answer[0]
+    budget = whole_number(answer[1])
     if budget not in BUDGETS:
         raise NotYet(f"max_num_batched_tokens is one of {', '.join(map(str, BUDGETS))}.")
     fits = _fits(**given)

@@ -159,7 +159,8 @@ def _check_sizes(answer, steps, num_sizes) -> str:
         raise NotYet(f"these are {len(chosen)} sizes; memory is for {num_sizes}.")
     if not chosen or max(chosen) < max(steps):
         raise NotYet(f"a batch of {max(steps)} fits into none of them.")
-    got, best = padded_rows(steps, chosen), padded_rows(steps, _solve_sizes(steps, num_sizes))
+    got = padded_rows(steps, chosen)
+    best = padded_rows(steps, _solve_sizes(steps, num_sizes))
     if got > best:
         unused = [size for size in chosen if size not in steps]
         why = "sizes of frequent batches pad nothing"

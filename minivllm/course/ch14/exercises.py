@@ -83,7 +83,8 @@ def _check_lookup(answer, texts, min_n, max_n, k) -> str:
     if not ok or not all(isinstance(part, (list, tuple)) for part in answer):
         raise NotYet(f"give {len(texts)} lists, one for each text.")
     for number, (text, part) in enumerate(zip(texts, answer, strict=True), start=1):
-        mine, right = list(part), propose(text, min_n, max_n, k, 99)
+        mine = list(part)
+        right = propose(text, min_n, max_n, k, 99)
         if mine == right:
             continue
         if not all(map(is_whole, mine)):
@@ -118,7 +119,8 @@ def _check_lookup(answer, texts, min_n, max_n, k) -> str:
 @seeded(difficulty=3, minutes=8)
 def verify(rng: Random) -> Exercise:
     """Tokens, computed tokens and blocks after a step with drafts."""
-    block_size, num_drafts = 4, rng.randint(4, 6)
+    block_size = 4
+    num_drafts = rng.randint(4, 6)
     num_accepted = rng.randint(1, num_drafts - 2)
     # the accepted ones end in a block before the one that the last draft needs
     num_tokens = rng.randint(5, 9) * block_size - num_accepted - 1
@@ -152,7 +154,9 @@ def _check_verify(answer, num_tokens, block_size, drafts, target) -> str:
     if not ok or not isinstance(answer[0], (list, tuple)) or not all(map(is_whole, answer[1:])):
         raise NotYet("give a triple: a list of tokens, computed tokens, blocks.")
     new, computed, blocks = _solve_verify(num_tokens, block_size, drafts, target)
-    mine, my_computed, my_blocks = list(answer[0]), answer[1], answer[2]
+    mine = list(answer[0])
+    my_computed = answer[1]
+    my_blocks = answer[2]
     if mine == new[:-1]:
         raise NotYet("new tokens: in place of the first wrong draft the target's token counts.")
     if len(mine) > len(new) and mine[: len(new)] == new:
@@ -227,7 +231,8 @@ def _speeds(rng: Random) -> tuple[dict, dict]:
     while True:
         a = rng.randint(50, 85) / 100
         gained = {k: round(sum(a**i for i in range(k + 1)), 2) for k in KS}
-        per_token, weights = rng.randint(6, 14) / 100, rng.randint(6, 12)
+        per_token = rng.randint(6, 14) / 100
+        weights = rng.randint(6, 12)
         milliseconds = {
             batch: {k: round(1 + max(weights, per_token * batch * (1 + k)), 1) for k in KS}
             for batch in sorted([1, *rng.sample([8, 12, 16, 24, 32, 48, 64, 128, 256], 3)])

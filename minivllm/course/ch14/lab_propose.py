@@ -77,11 +77,14 @@ def _decode_all(
     texts: list[tuple[list[int], int]], propose: Callable[[list[int]], list[int]]
 ) -> tuple[int, int, int]:
     """Steps, wrong drafts and all drafts, over all texts."""
-    steps = wasted = drafted = 0
+    steps = 0
+    wasted = 0
+    drafted = 0
     for text, num_known in texts:
         while num_known < len(text):
             drafts = propose(text[:num_known])
-            right, coming = 0, text[num_known:]
+            right = 0
+            coming = text[num_known:]
             while right < min(len(drafts), len(coming)) and drafts[right] == coming[right]:
                 right += 1
             steps += 1
@@ -104,5 +107,5 @@ LAB = FunctionLab(
     "14",
     "Write a proposer for speculative decoding.",
     "The last line about a thing is newer than the first; and a single token says little.",
-    3, 30, my_propose, check_propose,
+    difficulty=3, minutes=30, stub=my_propose, check=check_propose,
 )  # fmt: skip

@@ -115,7 +115,8 @@ def _run(rng: Random) -> tuple[list[float], float]:
 
 
 def _multiplied(rights: list[float]) -> float:
-    gained = product = 1.0
+    gained = 1.0
+    product = 1.0
     for share in rights:
         product *= share
         gained += product
@@ -201,12 +202,14 @@ def _offer(rng: Random, number: int) -> dict[str, tuple[float, float]]:
 
 def _solve_choose():
     def choose(proposers):
-        best, fastest = (None, 0), 1.0
+        best = (None, 0)
+        fastest = 1.0
         for name, (right, cost) in proposers.items():
             for k in range(1, 9):
                 gained = sum(right**i for i in range(k + 1))
                 if gained / (1 + k * cost) > fastest:
-                    best, fastest = (name, k), gained / (1 + k * cost)
+                    best = (name, k)
+                    fastest = gained / (1 + k * cost)
         return best
 
     return choose

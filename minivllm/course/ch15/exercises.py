@@ -61,7 +61,8 @@ def _tokens_near(rng: Random, text: str, at: int) -> dict[str, str]:
 
 def _solve_allowed(pattern, so_far, tokens):
     dfa = DFA(pattern)
-    state, right = dfa.run(so_far.encode()), ""
+    state = dfa.run(so_far.encode())
+    right = ""
     for letter, token in tokens.items():
         if token == END:
             may_come = dfa.accepting[state]
@@ -74,7 +75,8 @@ def _solve_allowed(pattern, so_far, tokens):
 def _check_allowed(answer, pattern, so_far, tokens) -> str:
     if not isinstance(answer, str) or not answer or not {*answer} <= {*tokens}:
         raise NotYet("give a string of letters from A to H, like 'AB'.")
-    right, dfa = _solve_allowed(pattern, so_far, tokens), DFA(pattern)
+    right = _solve_allowed(pattern, so_far, tokens)
+    dfa = DFA(pattern)
     for letter, token in tokens.items():
         if letter in answer and letter not in right:
             if token == END:
@@ -93,7 +95,8 @@ def _check_allowed(answer, pattern, so_far, tokens) -> str:
 
 def _shortest_end(dfa: DFA, state: int) -> str:
     """The shortest text that leads from a state to an end."""
-    ends, waiting = {state: b""}, [state]
+    ends = {state: b""}
+    waiting = [state]
     for at in waiting:
         if dfa.accepting[at]:
             return ends[at].decode()
@@ -132,7 +135,8 @@ def _solve_states(pattern):
 
 
 def _check_states(answer, pattern) -> str:
-    number, right = whole_number(answer), _solve_states(pattern)
+    number = whole_number(answer)
+    right = _solve_states(pattern)
     if number == right + 1:
         raise NotYet("one too many: do not count the dead end, and merge what reads alike.")
     if number > right:
@@ -202,7 +206,8 @@ def _reason(text: str, digits, separator, country) -> str:
 
 def _first_difference(one: DFA, other: DFA) -> str | None:
     """The shortest text that only one of two automata accepts, if there is any."""
-    ways, waiting = {(0, 0): b""}, [(0, 0)]
+    ways = {(0, 0): b""}
+    waiting = [(0, 0)]
     for pair in waiting:
         ends = [
             state != DEAD and dfa.accepting[state]

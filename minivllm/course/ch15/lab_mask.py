@@ -57,7 +57,8 @@ def check_mask(function: Callable, seed: int) -> str:
     from minivllm.structured_output.dfa import DEAD, DFA
     from minivllm.structured_output.vocabulary import Vocabulary
 
-    stops, places = {0, _TOKENS.index(b"!")}, 0
+    stops = {0, _TOKENS.index(b"!")}
+    places = 0
     vocabulary = Vocabulary(list(_TOKENS), frozenset([0]), lambda text: [])
     for pattern in _drawn_patterns(seed) if seed else _PATTERNS:
         dfa = DFA(pattern)
@@ -68,8 +69,8 @@ def check_mask(function: Callable, seed: int) -> str:
         for state, ends in enumerate(dfa.accepting):
             right = {int(i) for i in automaton.allowed(state).nonzero()[0]}
             right |= stops if ends else set()
-            given = table, list(dfa.accepting), list(_TOKENS), set(stops), state
-            got = call(function, *given)
+            accepting = list(dfa.accepting)
+            got = call(function, table, accepting, list(_TOKENS), set(stops), state)
             if not isinstance(got, (set, frozenset)):
                 raise Fault("return a set of token ids")
             for i in sorted({*got} ^ right):
@@ -96,5 +97,5 @@ LAB = FunctionLab(
     "15",
     "Write the mask of structured outputs.",
     "Follow the bytes of each token from the state; one that is missing forbids the token.",
-    2, 15, my_mask, check_mask,
+    difficulty=2, minutes=15, stub=my_mask, check=check_mask,
 )  # fmt: skip

@@ -18,11 +18,14 @@ _VALUES = ("Rome", "Kyoto", "Lima", "Oslo")
 @seeded(difficulty=2, minutes=5)
 def deltas(rng: Random) -> Exercise:
     """Output of a tool parser at each piece."""
-    (name, key), value = rng.choice(_TOOLS), rng.choice(_VALUES)
+    name, key = rng.choice(_TOOLS)
+    value = rng.choice(_VALUES)
     tag = "<tool_call>"
     text = f"{rng.choice(['Sure. ', 'One moment: ', 'I will look. '])}{tag}\n"
     text += f'{{"name": "{name}", "arguments": {{"{key}": "{value}"}}}}\n</tool_call>'
-    begin, arguments, closing = text.index(tag), text.index(f'{{"{key}'), text.index("</tool")
+    begin = text.index(tag)
+    arguments = text.index(f'{{"{key}')
+    closing = text.index("</tool")
     cuts = [
         begin + rng.randint(2, 6),
         text.index(name) + rng.randint(1, len(name) - 1),
@@ -59,7 +62,8 @@ def _solve_deltas(pieces):
             out += text[begin : min(length, end)]
         return out + text[end] if length == len(text) else out
 
-    given, length = [], 0
+    given = []
+    length = 0
     for piece in pieces:
         given.append(sure(length + len(piece))[len(sure(length)) :])
         length += len(piece)

@@ -35,12 +35,18 @@ def my_tool_stream(pieces):
 
 
 def tool_stream(pieces):
-    opening, before, closing = "<tool_call>", '{"name": "', "}</tool_call>"
-    text, given, name = "", 0, None  # what is not used up; how many of its arguments are out
+    opening = "<tool_call>"
+    before = '{"name": "'
+    closing = "}</tool_call>"
+    text = ""  # what is not used up
+    given = 0  # how many of its arguments are out
+    name = None
 
     def end_of_object(text, at):
         """End of the object that begins here, or None."""
-        depth, in_string, escaped = 0, False, False
+        depth = 0
+        in_string = False
+        escaped = False
         for i in range(at, len(text)):
             char = text[i]
             if escaped:
@@ -56,7 +62,8 @@ def tool_stream(pieces):
         return None
 
     for piece in pieces:
-        text, out = text + piece, []
+        text += piece
+        out = []
         while True:
             start = text.find(opening)
             if start != 0:
@@ -82,7 +89,9 @@ def tool_stream(pieces):
                 given = sure - begin
             if not whole:
                 break
-            text, given, name = text[end + len(closing) :], 0, None
+            text = text[end + len(closing) :]
+            given = 0
+            name = None
         yield out
     yield [("content", text)] if text else []
 
@@ -164,7 +173,8 @@ def _is_pair(pair: Any) -> bool:
 
 def _compare(where: str, pieces: list[str], given: Given) -> None:
     """After each piece neither less nor more may be out than the solution gives out."""
-    mine, right = Message(), Message()
+    mine = Message()
+    right = Message()
     solution = tool_stream(iter(pieces))
     for number, (out, theirs) in enumerate(zip(given, solution, strict=True), 1):
         mine.add(out)
@@ -233,5 +243,5 @@ LAB = FunctionLab(
     "16",
     "Write a tool parser that is fed piece by piece.",
     "Keep what is not used up in one string; look again at all of it when a piece has come.",
-    4, 40, my_tool_stream, check_tool_stream,
+    difficulty=4, minutes=40, stub=my_tool_stream, check=check_tool_stream,
 )  # fmt: skip

@@ -78,19 +78,23 @@ def _check_size(answer, num_layers, rank, layers) -> str:
 @seeded(difficulty=3, minutes=12)
 def admit(rng: Random) -> FunctionExercise:
     """Requests that one step admits, with a limit on adapters."""
-    solution, calls = _solve_admit(), []
+    solution = _solve_admit()
+    calls = []
     while len(calls) < 40:
         max_loras = rng.randint(1, 3)
         names = ["a", "b", "c", "d"]
         active = rng.sample(names, max_loras)
         running = [rng.choice([None, *active]) for _ in range(rng.randint(0, 3))]
         waiting = [rng.choice([None, *names]) for _ in range(rng.randint(3, 6))]
-        call = (running, waiting, max_loras, len(running) + rng.randint(2, 5))
-        results = {name: str(wrong(*call)) for name, wrong in _ADMIT_MISTAKES.items()}
+        max_num_seqs = len(running) + rng.randint(2, 5)
+        right = solution(running, waiting, max_loras, max_num_seqs)
+        results = [
+            wrong(running, waiting, max_loras, max_num_seqs) for wrong in _ADMIT_MISTAKES.values()
+        ]
         # Of the calls that are shown, each tells several mistakes from the solution.
         least = 3 if len(calls) < 3 else 1
-        if sum(result != str(solution(*call)) for result in results.values()) >= least:
-            calls.append(call)
+        if sum(str(result) != str(right) for result in results) >= least:
+            calls.append((running, waiting, max_loras, max_num_seqs))
     return FunctionExercise(
         "Write admit(running, waiting, max_loras, max_num_seqs): the places in the queue, from 0, "
         "of those that one step admits. running and waiting hold the adapter of each request, or "
@@ -164,7 +168,8 @@ _ADMIT_MISTAKES = {
 @seeded(difficulty=3, minutes=10)
 def bug(rng: Random) -> FunctionExercise:
     """A product with adapters whose tests passed, and that is wrong."""
-    right, calls = _solve_bug(), []
+    right = _solve_bug()
+    calls = []
     while len(calls) < 30:
         slots = rng.randint(1, 3)
         a, b = ([rng.randint(1, 5) for _ in range(slots)] for _ in "ab")
@@ -273,7 +278,8 @@ def num_loads(used: list[str], max_loras: int, touch: bool = True) -> int:
 
 def _solve_slots(used, most_loads):
     for max_loras in range(1, len(used) + 1):
-        on_device, loads = [], 0  # the least recently used first
+        on_device = []  # the least recently used first
+        loads = 0
         for name in used:
             if name in on_device:
                 on_device.remove(name)

@@ -28,7 +28,8 @@ def my_segments(slots):
 def segments(slots):
     rows = [row for row, slot in enumerate(slots) if slot >= 0]
     order = sorted(rows, key=lambda row: slots[row])  # sorted() keeps the order of equals
-    starts, present = [], []
+    starts = []
+    present = []
     for index, row in enumerate(order):
         if slots[row] not in present:
             present.append(slots[row])
@@ -83,5 +84,5 @@ LAB = FunctionLab(
     "17",
     "Write the sorting of a step's rows by adapter.",
     "Leave out the rows without adapter; then a stable sort by slot has all segments side by side.",
-    2, 12, my_segments, check_segments,
+    difficulty=2, minutes=12, stub=my_segments, check=check_segments,
 )  # fmt: skip

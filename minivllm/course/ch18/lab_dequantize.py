@@ -25,7 +25,8 @@ def my_dequantize(qweight, qzeros, scales, v1):
 
 
 def dequantize(qweight, qzeros, scales, v1):
-    num_inputs, num_outputs = 8 * len(qweight), len(qweight[0])
+    num_inputs = 8 * len(qweight)
+    num_outputs = len(qweight[0])
     group_size = num_inputs // len(scales)
     weight = []
     for n in range(num_outputs):
@@ -41,7 +42,8 @@ def dequantize(qweight, qzeros, scales, v1):
 
 def check_dequantize(function: Callable, seed: int) -> str:
     """Layers of both versions, with one group and with several."""
-    rng, sizes = Random(f"lab dequantize {seed}"), ((2, 1, 8), (4, 2, 8), (4, 4, 16))
+    rng = Random(f"lab dequantize {seed}")
+    sizes = ((2, 1, 8), (4, 2, 8), (4, 4, 16))
     layers = [(v1, *size) for v1 in (False, True) for size in sizes] * 10
     for v1, words, groups, outputs in layers:
         qweight = _words(rng, words, outputs, 15)
@@ -60,6 +62,10 @@ def _words(rng: Random, rows: int, columns: int, most: int) -> list[list[int]]:
     return [words[i * columns : (i + 1) * columns] for i in range(rows)]
 
 
+def _copied(matrix: list[list]) -> list[list]:
+    return [list(row) for row in matrix]
+
+
 def _check_layer(function: Callable, qweight, qzeros, scales, v1: bool) -> None:
     import torch
 
@@ -72,8 +78,7 @@ def _check_layer(function: Callable, qweight, qzeros, scales, v1: bool) -> None:
     }
     scheme = GPTQScheme(4, 8 * len(qweight) // len(scales), sym=False, v1=v1)
     wanted = scheme.unpack(tensors).dequantize().tolist()
-    words = [list(map(list, part)) for part in (qweight, qzeros, scales)]
-    got = call(function, *words, v1)
+    got = call(function, _copied(qweight), _copied(qzeros), _copied(scales), v1)
     shape = f"{len(wanted)} rows (outputs) of {len(wanted[0])} floats (inputs)"
     if not isinstance(got, (list, tuple)) or not all(isinstance(row, (list, tuple)) for row in got):
         raise Fault(f"return a list of {shape}")
@@ -84,12 +89,12 @@ def _check_layer(function: Callable, qweight, qzeros, scales, v1: bool) -> None:
         for k, (one, other) in enumerate(zip(mine, right, strict=True)):
             if one != other:
                 which = f"{'v1' if v1 else 'v2'}: output {n}, input {k} is {one}"
-                raise WrongEntry(f"{which}, not yet right{_explain(got, words, v1)}", f"{other}")
+                why = _explain(got, qweight, qzeros, scales=scales, v1=v1)
+                raise WrongEntry(f"{which}, not yet right{why}", f"{other}")
 
 
-def _explain(got: list, words: list, v1: bool) -> str:
+def _explain(got: list, qweight: list, qzeros: list, scales: list, v1: bool) -> str:
     """Return the mistake that leads to these numbers, where it is a known one."""
-    qweight, qzeros, scales = words
 
     def turned(rows: list[list[int]]) -> list[list[int]]:
         """The same words with their nibbles in the opposite order."""
@@ -116,5 +121,5 @@ LAB = FunctionLab(
     "18",
     "Write what the words of a GPTQ checkpoint mean.",
     "Begin with one weight: its word, its 4 bits in it, its group; then zero and scale.",
-    2, 15, my_dequantize, check_dequantize,
+    difficulty=2, minutes=15, stub=my_dequantize, check=check_dequantize,
 )  # fmt: skip

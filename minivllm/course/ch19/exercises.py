@@ -99,7 +99,9 @@ def value(rng: Random) -> FunctionExercise:
 
 def _solve_value():
     def value(byte):
-        sign, exponent, fraction = byte >> 7, byte >> 3 & 15, byte & 7
+        sign = byte >> 7
+        exponent = byte >> 3 & 15
+        fraction = byte & 7
         if exponent == 0:
             size = fraction / 8 * 2**-6
         else:
@@ -113,7 +115,8 @@ def _value(bias: int = 7, signed: bool = True, least: int | None = -6):
     """Make a ``value`` with a mistake."""
 
     def value(byte):
-        exponent, fraction = byte >> 3 & 15, byte & 7
+        exponent = byte >> 3 & 15
+        fraction = byte & 7
         size = (1 + fraction / 8) * 2.0 ** (exponent - bias)
         if exponent == 0 and least is not None:
             size = fraction / 8 * 2.0**least
@@ -123,7 +126,8 @@ def _value(bias: int = 7, signed: bool = True, least: int | None = -6):
 
 
 def _e5m2(byte):
-    exponent, fraction = byte >> 2 & 31, byte & 3
+    exponent = byte >> 2 & 31
+    fraction = byte & 3
     size = (1 + fraction / 4) * 2.0 ** (exponent - 15) if exponent else fraction / 4 * 2.0**-14
     return -size if byte >> 7 else size
 

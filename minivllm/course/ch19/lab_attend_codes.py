@@ -42,7 +42,8 @@ def attend_codes(query, keys, key_scales, values, value_scales, scale):
 
 def check_attend_codes(function: Callable, seed: int) -> str:
     """Caches of one token and of several, with keys of unlike sizes."""
-    rng, lengths = Random(f"lab attend_codes {seed}"), (1, 3, 4, 7)
+    rng = Random(f"lab attend_codes {seed}")
+    lengths = (1, 3, 4, 7)
     for num_tokens in lengths * 15:
         _check_cache(function, rng, num_tokens)
     return f"{15 * len(lengths)} caches, equal to what minivllm's is widened to"
@@ -59,8 +60,17 @@ def _check_cache(function: Callable, rng: Random, num_tokens: int, head_dim: int
 
     numbers = torch.zeros(1, num_tokens, 1, head_dim, dtype=torch.int8)
     scales = torch.zeros(1, num_tokens, 1)
-    cache = QuantizedKVCache(numbers, numbers.clone(), 1.0, 1.0, scales, scales.clone())
-    key, value, query = draw(num_tokens, 1.0), draw(num_tokens, 1.0), draw(1, 1.0)[0]
+    cache = QuantizedKVCache(
+        numbers,
+        numbers.clone(),
+        k_scale=1.0,
+        v_scale=1.0,
+        key_scales=scales,
+        value_scales=scales.clone(),
+    )
+    key = draw(num_tokens, 1.0)
+    value = draw(num_tokens, 1.0)
+    query = draw(1, 1.0)[0]
     cache.write(key.unsqueeze(1), value.unsqueeze(1), torch.arange(num_tokens))
     given = (
         query.tolist(), cache.key.view(num_tokens, -1).tolist(), scales.flatten().tolist(),
@@ -98,7 +108,9 @@ def _explain(got: list, given: tuple) -> str:
         ": keys have the values' scales, and values the keys'": (value_scales, key_scales, scale),
     }
     for why, (of_keys, of_values, factor) in mistakes.items():
-        theirs = attend_codes(query, keys, of_keys, values, of_values, factor)
+        theirs = attend_codes(
+            query, keys, key_scales=of_keys, values=values, value_scales=of_values, scale=factor
+        )
         if all(map(_close, got, theirs)):
             return why
     return ""
@@ -108,5 +120,5 @@ LAB = FunctionLab(
     "19",
     "Write attention over K and V in int8; no code is ever multiplied by its scale.",
     "Multiply the query with a key's codes first, and the sum by the key's scale.",
-    3, 15, my_attend_codes, check_attend_codes,
+    difficulty=3, minutes=15, stub=my_attend_codes, check=check_attend_codes,
 )  # fmt: skip

@@ -111,11 +111,12 @@ def kv_bytes(rng: Random) -> FunctionExercise:
     while len(calls) < 50:
         group = rng.choice([1, 2, 4, 7, 8])
         num_kv_heads = rng.choice([1, 2, 4, 6, 8])
-        head_dim, size = rng.choice([64, 80, 128]), rng.choice([1, 2, 3, 4, 6, 7, 8, 12, 16, 32])
-        call = (num_kv_heads * group, num_kv_heads, head_dim, size)
-        kept = _solve_kv_bytes()(*call)
+        head_dim = rng.choice([64, 80, 128])
+        size = rng.choice([1, 2, 3, 4, 6, 7, 8, 12, 16, 32])
+        num_heads = num_kv_heads * group
+        kept = _solve_kv_bytes()(num_heads, num_kv_heads, head_dim, size)
         if len(calls) >= 3 or shown[len(calls)](num_kv_heads, size, kept):
-            calls.append(call)
+            calls.append((num_heads, num_kv_heads, head_dim, size))
     return FunctionExercise(
         "Write kv_bytes(num_heads, num_kv_heads, head_dim, size): the bytes of K and V of one "
         "token in one layer that each of size tensor-parallel ranks keeps, 2 bytes a number; None "
@@ -187,11 +188,11 @@ def blocks(rng: Random) -> FunctionExercise:
         num_layers = rng.choice([5, 6, 10, 11, 22, 30])
         num_stages = rng.choice([2, 3, 4])
         free = [rng.randint(20, 90) * 1000 for _ in range(num_stages)]
-        call = (num_layers, free, rng.choice([16, 32, 40]))
-        layers = _stage_layers(*call[:2])
-        counts = [f // (n * call[2]) for f, n in zip(free, layers, strict=True)]
+        block_bytes = rng.choice([16, 32, 40])
+        layers = _stage_layers(num_layers, free)
+        counts = [f // (n * block_bytes) for f, n in zip(free, layers, strict=True)]
         if len(set(counts)) == num_stages and (counts[0] > min(counts) or len(calls) >= 3):
-            calls.append(call)
+            calls.append((num_layers, free, block_bytes))
     return FunctionExercise(
         "Write num_blocks(num_layers, free_bytes, block_bytes): the number of blocks of an engine "
         "with pipeline stages. free_bytes has the bytes that each stage has left for K and V, the "
@@ -275,7 +276,8 @@ def fill(rng: Random) -> FunctionExercise:
     """The smallest max_num_seqs that keeps every stage busy."""
     calls: list[tuple] = []
     while len(calls) < 40:
-        prompt_len, together = rng.choice([8, 32, 100, 128]), rng.choice([2, 3, 4, 8])
+        prompt_len = rng.choice([8, 32, 100, 128])
+        together = rng.choice([2, 3, 4, 8])
         calls.append((prompt_len, prompt_len * together, rng.choice([2, 3, 4, 8])))
         if len(calls) == 3:
             calls.append((64, 64, 4))

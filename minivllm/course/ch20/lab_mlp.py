@@ -44,7 +44,8 @@ def parallel_mlp(group, x, gate_up, down, bias):
     inner = down.shape[1]
     each = inner // group.size
     own = slice(group.rank * each, (group.rank + 1) * each)
-    gate, up = gate_up[:inner][own], gate_up[inner:][own]
+    gate = gate_up[:inner][own]
+    up = gate_up[inner:][own]
     part = (silu(x @ gate.T) * (x @ up.T)) @ down[:, own].T
     if group.rank == 0:
         part = part + bias
@@ -53,7 +54,8 @@ def parallel_mlp(group, x, gate_up, down, bias):
 
 def check_parallel_mlp(function: Callable, seed: int) -> str:
     """MLPs of several widths, each on one rank and on more."""
-    rng, num_mlps = Random(f"lab parallel_mlp {seed}"), 8
+    rng = Random(f"lab parallel_mlp {seed}")
+    num_mlps = 8
     for number, size in product(range(num_mlps), SIZES):
         _check_mlp(function, rng, size, number)
     return f"{num_mlps} MLPs on {', '.join(map(str, SIZES))} ranks, each with one all-reduce"
@@ -62,16 +64,20 @@ def check_parallel_mlp(function: Callable, seed: int) -> str:
 def _check_mlp(function: Callable, rng: Random, size: int, number: int) -> None:
     import torch
 
-    hidden, inner, num_tokens = rng.choice([4, 6]), 12 * rng.choice([1, 2]), rng.randint(1, 4)
+    hidden = rng.choice([4, 6])
+    inner = 12 * rng.choice([1, 2])
+    num_tokens = rng.randint(1, 4)
     generator = torch.Generator().manual_seed(rng.randrange(2**32))
-    shapes = (num_tokens, hidden), (2 * inner, hidden), (hidden, inner), (hidden,)
-    given = [torch.randn(shape, generator=generator) for shape in shapes]
-    wanted = _the_models(*given)
+    x = torch.randn(num_tokens, hidden, generator=generator)
+    gate_up = torch.randn(2 * inner, hidden, generator=generator)
+    down = torch.randn(hidden, inner, generator=generator)
+    bias = torch.randn(hidden, generator=generator)
+    wanted = _the_models(x, gate_up, down, bias)
     groups: list[RecordedGroup] = []
 
     def run(group: RecordedGroup) -> Any:
         groups.append(group)
-        return function(group, *_own_parts(group, *given))
+        return function(group, *_own_parts(group, x, gate_up, down, bias))
 
     got = call(run_ranks, size, run)
     where = f"MLP {number} on {size} rank{'s' * (size > 1)}"
@@ -79,7 +85,7 @@ def _check_mlp(function: Callable, rng: Random, size: int, number: int) -> None:
         if not isinstance(mine, torch.Tensor) or mine.shape != wanted.shape:
             raise Fault(f"{where}: return a tensor of shape {list(wanted.shape)}")
         if not torch.allclose(mine, wanted, rtol=1e-4, atol=1e-4):
-            why = _explain(mine, group, *given)
+            why = _explain(mine, group, x, gate_up=gate_up, down=down, bias=bias)
             i, j = (int(n) for n in (~torch.isclose(mine, wanted, 1e-4, 1e-4)).nonzero()[0])
             wrong = f"{where}: number {j} of token {i} on rank {group.rank} is {mine[i, j]:.4g}"
             raise WrongEntry(f"{wrong}{why}", f"{wanted[i, j]:.4g}")
@@ -106,7 +112,8 @@ def _own_parts(group: Any, x: Any, gate_up: Any, down: Any, bias: Any) -> tuple:
 
     inner = down.shape[1]
     others = torch.arange(inner) // (inner // group.size) != group.rank
-    gate_up, down = gate_up.clone(), down.clone()
+    gate_up = gate_up.clone()
+    down = down.clone()
     gate_up[torch.cat((others, others))] = torch.nan
     down[:, others] = torch.nan
     return x.clone(), gate_up, down, bias.clone()
@@ -125,7 +132,8 @@ def _explain(mine: Any, group: RecordedGroup, x: Any, gate_up: Any, down: Any, b
         own = slice(rank * each, (rank + 1) * each)
         merged = torch.cat((gate_up[:inner][own], gate_up[inner:][own]))
         parts.append(_the_models(x, merged, down[:, own].contiguous(), bias * 0))
-    total, mistaken = sum(parts), parts[group.rank]
+    total = sum(parts)
+    mistaken = parts[group.rank]
     mistakes = {
         ": the bias is missing": (total,),
         ": the bias is added on every rank; the sum needs it once": (total + group.size * bias,),
@@ -148,5 +156,5 @@ LAB = FunctionLab(
     "Write an MLP whose matrices are divided among ranks.",
     "The cut of gate and up is by outputs, so silu and the product need nothing from others; the "
     "cut of down is by inputs, so each rank has a part of every sum. One rank adds the bias.",
-    3, 15, my_parallel_mlp, check_parallel_mlp,
+    difficulty=3, minutes=15, stub=my_parallel_mlp, check=check_parallel_mlp,
 )  # fmt: skip

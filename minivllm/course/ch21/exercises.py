@@ -44,7 +44,8 @@ def _undisturbed_ends(coroutines) -> list[int]:
 
 
 def _solve_event_loop(coroutines):
-    now, wakes = 0, []
+    now = 0
+    wakes = []
     for name, (first, timer, _) in coroutines.items():
         now += first  # the loop is busy with one at a time
         wakes.append((now + timer, name))
@@ -55,13 +56,15 @@ def _solve_event_loop(coroutines):
 
 
 def _check_event_loop(answer, coroutines) -> str:
-    right, undisturbed = _solve_event_loop(coroutines), _undisturbed_ends(coroutines)
+    right = _solve_event_loop(coroutines)
+    undisturbed = _undisturbed_ends(coroutines)
     in_a_row = list(accumulate(map(sum, coroutines.values())))
     mine = number_list(answer, "one for each coroutine")
     if len(mine) != len(right):
         raise NotYet(f"give {len(right)} numbers, one for each coroutine.")
     for index, (name, parts) in enumerate(coroutines.items()):
-        got, end = mine[index], right[index]
+        got = mine[index]
+        end = right[index]
         mistakes = {
             f"{name}: that is its own time, and others compute in the same loop.": sum(parts),
             f"{name}: the loop was busy when its timer was over.": undisturbed[index],
@@ -111,7 +114,8 @@ def _first_tokens(outputs: list[int], places: int) -> list[int]:
 
 def _solve_first_tokens(output_tokens):
     locked = [1 + sum(output_tokens[:i]) for i in range(4)]
-    left, together = [0, 0], []  # the steps after which each place is free
+    left = [0, 0]  # the steps after which each place is free
+    together = []
     for tokens in output_tokens:
         left.sort()
         together.append(left[0] + 1)

@@ -51,7 +51,8 @@ def _new_events(pieces: list[bytes]) -> list[int]:
 
 
 def _solve_whole_events(pieces):
-    received, totals = b"", []
+    received = b""
+    totals = []
     for piece in pieces:
         received += piece
         totals.append(received.count(b"\n\n"))
@@ -59,7 +60,8 @@ def _solve_whole_events(pieces):
 
 
 def _check_whole_events(answer, pieces) -> str:
-    right, new = _solve_whole_events(pieces), _new_events(pieces)
+    right = _solve_whole_events(pieces)
+    new = _new_events(pieces)
     mine = number_list(answer, "one for each piece")
     if len(mine) != len(right):
         raise NotYet(f"there are {len(right)} pieces: give as many numbers.")
@@ -126,7 +128,8 @@ def late_reader(rng: Random) -> Exercise:
 def _stream(rng: Random) -> tuple[list[int], list[int]]:
     tokens = [rng.choice([0, 1, 1, 1, 2, 3]) for _ in range(rng.randint(9, 13))]
     tokens[0] = tokens[-1] = 1
-    reads, step = [1], 1
+    reads = [1]
+    step = 1
     while step < len(tokens):
         step = min(len(tokens), step + rng.randint(1, 4))
         if sum(tokens[reads[-1] : step]):
@@ -167,7 +170,8 @@ def read_events(rng: Random) -> Exercise:
 
 def _solve_read_events():
     def read_events(pieces):
-        found, waiting = [], b""
+        found = []
+        waiting = b""
         for piece in pieces:
             *whole, waiting = (waiting + piece).split(b"\n\n")
             found += [event.removeprefix(b"data: ").decode() for event in whole]

@@ -41,7 +41,8 @@ def join(pending, output, delta):
 
 def check_join(function: Callable, seed: int) -> str:
     """Streams that are read late: every token once, in order, and the reason at the end."""
-    rng, streams = Random(f"lab join {seed}"), 0
+    rng = Random(f"lab join {seed}")
+    streams = 0
     for delta in (True, False):
         for _ in range(40):
             _check_stream(function, rng, delta)
@@ -60,7 +61,9 @@ def _output(text: str, token_ids: list[int], finish_reason: str | None = None) -
 
 def _check_stream(function: Callable, rng: Random, delta: bool) -> None:
     letters = [rng.choice("abcdefgh") for _ in range(rng.randint(1, 9))]
-    pending, right, so_far = None, None, ""
+    pending = None
+    right = None
+    so_far = ""
     for index, letter in enumerate(letters):
         so_far += letter
         reason = "length" if index == len(letters) - 1 else None
@@ -79,7 +82,8 @@ def _check_stream(function: Callable, rng: Random, delta: bool) -> None:
             raise WrongEntry(f"{wrong}{_explain(got, right, delta)}", f"{right}")
         pending = got
         if rng.random() < 0.4:  # the reader takes it
-            pending = right = None
+            pending = None
+            right = None
 
 
 def _explain(got: Any, right: dict, delta: bool) -> str:
@@ -97,5 +101,5 @@ LAB = FunctionLab(
     "21b",
     "Write the slot that joins what a late reader has not read.",
     "When is what waits out of date, and when is it a part of what the reader must get?",
-    2, 10, my_join, check_join,
+    difficulty=2, minutes=10, stub=my_join, check=check_join,
 )  # fmt: skip

@@ -34,7 +34,8 @@ def report(rng: Random) -> Exercise:
     requests = {}
     for name, count in zip("AB", (rng.randint(2, 3), rng.randint(5, 7)), strict=True):
         sent = rng.randrange(0, 50, 5)
-        times, now = [], sent + rng.randrange(20, 200, 10)
+        times = []
+        now = sent + rng.randrange(20, 200, 10)
         for _ in range(count):
             times.append(now)
             now += rng.randrange(10, 60, 5)
@@ -100,9 +101,9 @@ def _check_report(answer, requests) -> str:
         },
     }
     for (name, told), got, mean in zip(mistakes.items(), (ttft, tpot, itl), right, strict=True):
+        at = f"the mean {name} is not {got:g}: "
         value = f"the mean {name} is {mean:g}, not {got:g}."
-        compare(got, mean, told, f"the mean {name} is not {got:g}: {RULES[name]}", value, _near,
-                at=f"the mean {name} is not {got:g}: ")  # fmt: skip
+        compare(got, mean, told, wrong=f"{at}{RULES[name]}", value=value, same=_near, at=at)
     return f"TPOT {tpot:.1f} and ITL {itl:.1f} ms: the same gaps, weighed differently."
 
 
@@ -114,7 +115,8 @@ def quantile(rng: Random) -> Exercise:
     """Quantile as Prometheus computes it."""
     bounds = [0.1, 0.25, 0.5, 1.0, 2.5]
     while True:
-        cumulative, total = {}, 0
+        cumulative = {}
+        total = 0
         for bound in bounds:
             total += rng.randint(2, 40)
             cumulative[str(bound)] = total
@@ -135,17 +137,21 @@ def quantile(rng: Random) -> Exercise:
 
 
 def _solve_quantile(buckets, q):
-    rank, low, below = q * buckets["+Inf"], 0.0, 0
+    rank = q * buckets["+Inf"]
+    low = 0.0
+    below = 0
     for bound, count in buckets.items():
         if count >= rank:
             return low + (float(bound) - low) * (rank - below) / (count - below)
-        low, below = float(bound), count
+        low = float(bound)
+        below = count
 
 
 def _check_quantile(answer, buckets, q) -> str:
     if not is_number(answer):
         raise NotYet("give a number of seconds.")
-    right, rank = _solve_quantile(buckets, q), q * buckets["+Inf"]
+    right = _solve_quantile(buckets, q)
+    rank = q * buckets["+Inf"]
     bounds = list(buckets)
     at = next(i for i, count in enumerate(buckets.values()) if count >= rank)
     low, high = float(bounds[at - 1]), float(bounds[at])

@@ -32,18 +32,21 @@ def quantile(buckets, q):
     total = buckets["+Inf"]
     if total == 0:
         return float("nan")
-    low, below = 0.0, 0
+    low = 0.0
+    below = 0
     for bound, count in buckets.items():
         if bound == "+Inf":
             return low
         if count >= q * total:
             return low + (float(bound) - low) * (q * total - below) / (count - below)
-        low, below = float(bound), count
+        low = float(bound)
+        below = count
 
 
 def check_quantile(function: Callable, seed: int) -> str:
     """Buckets of all kinds, empty ones and the last one included."""
-    rng, cases = Random(f"lab quantile {seed}"), 0
+    rng = Random(f"lab quantile {seed}")
+    cases = 0
     worlds = [
         ({"1.0": 0, "+Inf": 0}, 0.5),
         ({"1.0": 4, "2.0": 4, "+Inf": 4}, 1.0),
@@ -51,14 +54,16 @@ def check_quantile(function: Callable, seed: int) -> str:
         ({"0.1": 2, "0.25": 2, "0.5": 6, "+Inf": 6}, 0.5),
     ]
     for _ in range(60):
-        total, filled = 0, {}
+        total = 0
+        filled = {}
         for bound in (0.1, 0.25, 0.5, 1.0, 2.5):
             total += rng.choice([0, 0, 1, 3, 10])
             filled[str(bound)] = total
         filled["+Inf"] = total + rng.choice([0, 0, 2])
         worlds.append((filled, rng.choice([0.01, 0.5, 0.9, 0.99, 1.0])))
     for filled, q in worlds:
-        got, right = call(function, dict(filled), q), _quantile(filled, q)
+        got = call(function, dict(filled), q)
+        right = _quantile(filled, q)
         same = isinstance(got, (int, float)) and (
             math.isclose(got, right, abs_tol=1e-9) or (math.isnan(got) and math.isnan(right))
         )
@@ -73,7 +78,8 @@ def _quantile(filled: dict[str, int], q: float) -> float:
     """By the definition: go through observations that are spread evenly in their buckets."""
     if not filled["+Inf"]:
         return math.nan
-    rank, bounds = q * filled["+Inf"], [float(bound) for bound in filled]
+    rank = q * filled["+Inf"]
+    bounds = [float(bound) for bound in filled]
     index = next(i for i, count in enumerate(filled.values()) if count >= rank)
     if math.isinf(bounds[index]):
         return bounds[index - 1]
@@ -102,5 +108,5 @@ LAB = FunctionLab(
     "22",
     "Write the lookup of a quantile in a histogram.",
     "Keep the bound and the count of the bucket before while you look for the rank.",
-    2, 15, my_quantile, check_quantile,
+    difficulty=2, minutes=15, stub=my_quantile, check=check_quantile,
 )  # fmt: skip

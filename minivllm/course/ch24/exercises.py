@@ -117,7 +117,8 @@ def rows(rng: Random) -> FunctionExercise:
 
 def _solve_rows():
     def last_rows(query_lens, num_computed, prompt_lens):
-        found, end = [], 0
+        found = []
+        end = 0
         for new, before, length in zip(query_lens, num_computed, prompt_lens, strict=True):
             end += new
             found.append(end - 1 if before + new == length else None)
@@ -133,7 +134,8 @@ def _rows(
     """Make a ``last_rows`` with a mistake."""
 
     def last_rows(query_lens, num_computed, prompt_lens):
-        found, end = [], 0
+        found = []
+        end = 0
         for new, before, length in zip(query_lens, num_computed, prompt_lens, strict=True):
             end += new
             row = (end if flat else new) - 1 + shift + before * position
@@ -188,7 +190,8 @@ def _check_rerank(
     answer, num_documents, query_len, document_len, max_num_batched_tokens, max_steps
 ) -> str:
     k, tokens = whole_numbers(answer, ("k", "tokens"))
-    pair, room = query_len + document_len, (max_steps - 1) * max_num_batched_tokens
+    pair = query_len + document_len
+    room = (max_steps - 1) * max_num_batched_tokens
     most, right = _solve_rerank(
         num_documents, query_len, document_len, max_num_batched_tokens, max_steps
     )

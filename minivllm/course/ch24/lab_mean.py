@@ -32,7 +32,8 @@ def my_mean_rows(hidden, names, query_lens, num_computed, prompt_lens, sums):
 
 
 def mean_rows(hidden, names, query_lens, num_computed, prompt_lens, sums):
-    found, start = [], 0
+    found = []
+    start = 0
     for name, new, before, length in zip(names, query_lens, num_computed, prompt_lens, strict=True):
         kept = sums.pop(name, [])
         total = kept if before else [0.0] * len(hidden[0])
@@ -49,7 +50,8 @@ def mean_rows(hidden, names, query_lens, num_computed, prompt_lens, sums):
 
 def check_mean_rows(function: Callable, seed: int) -> str:
     """Runs of a few prompts in chunks; some are preempted and begin again."""
-    rng, runs = Random(f"lab mean_rows {seed}"), 40
+    rng = Random(f"lab mean_rows {seed}")
+    runs = 40
     for number in range(runs):
         _check_run(rng, function, may_preempt=number > 10)
     return f"{runs} runs: the means of whole prompts, in chunks and after preemptions"
@@ -61,7 +63,9 @@ def _check_run(rng: Random, function: Callable, may_preempt: bool) -> None:
         name: [[rng.randint(-9, 9) for _ in range(SIZE)] for _ in range(length)]
         for name, length in lengths.items()
     }
-    computed, sums, preempted = dict.fromkeys(lengths, 0), {}, False
+    computed = dict.fromkeys(lengths, 0)
+    sums = {}
+    preempted = False
     while lengths:
         names = rng.sample(sorted(lengths), rng.randint(1, len(lengths)))
         new = [rng.randint(1, lengths[name] - computed[name]) for name in names]
@@ -70,10 +74,11 @@ def _check_run(rng: Random, function: Callable, may_preempt: bool) -> None:
             for name, num in zip(names, new, strict=True)
             for row in rows[name][computed[name] : computed[name] + num]
         ]
-        before, whole = [computed[name] for name in names], [lengths[name] for name in names]
-        arguments = (hidden, list(names), list(new), before, whole)
-        got = call(function, [list(row) for row in hidden], *arguments[1:], sums)
-        _check_step(got, names, new, before, whole, rows, preempted)
+        before = [computed[name] for name in names]
+        whole = [lengths[name] for name in names]
+        rows_of_step = [list(row) for row in hidden]
+        got = call(function, rows_of_step, list(names), list(new), before, whole, sums)
+        _check_step(got, names, new, before=before, whole=whole, rows=rows, preempted=preempted)
         for name, num in zip(names, new, strict=True):
             computed[name] += num
             if computed[name] == lengths[name]:
@@ -108,7 +113,8 @@ def _near(a: Any, b: float) -> bool:
 
 def _explain(mean, rows, start: int, num: int, preempted: bool) -> str:
     """Return what a wrong mean forgets."""
-    chunk, length = rows[start : start + num], len(rows)
+    chunk = rows[start : start + num]
+    length = len(rows)
     sums = [sum(column) for column in zip(*chunk, strict=True)]
     whole = [sum(column) for column in zip(*rows, strict=True)]
     for why, numbers in (
@@ -130,5 +136,5 @@ LAB = FunctionLab(
     "24",
     "Write MEAN for prompts that come in chunks.",
     "A mean is a sum and a count; the sum is what must be kept from one step to the next.",
-    3, 15, my_mean_rows, check_mean_rows,
+    difficulty=3, minutes=15, stub=my_mean_rows, check=check_mean_rows,
 )  # fmt: skip

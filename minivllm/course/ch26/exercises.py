@@ -45,8 +45,9 @@ def _check_again(
     answer, prompt_len, num_output, block_size, num_found_blocks, max_num_batched_tokens
 ) -> str:
     tokens, steps = whole_numbers(answer, ("tokens", "steps"))
-    given = prompt_len, num_output, block_size, num_found_blocks, max_num_batched_tokens
-    right, most = _solve_again(*given)
+    right, most = _solve_again(
+        prompt_len, num_output, block_size, num_found_blocks, max_num_batched_tokens
+    )
     compare(
         tokens,
         right,
@@ -86,7 +87,8 @@ def cause(rng: Random) -> FunctionExercise:
     some = rng.randint(1, 40)
     calls: list[tuple] = [(4, 4, 64, 64, 0), (2, 4, 64, 64, 1), (rng.randint(1, 3), 4, some, 64, 0)]
     while len(calls) < 60:
-        most, budget = rng.choice([4, 8]), rng.choice([32, 64])
+        most = rng.choice([4, 8])
+        budget = rng.choice([32, 64])
         running = rng.choice([most, most, rng.randint(1, most)])
         num_tokens = rng.choice([budget, rng.randint(1, budget)])
         calls.append((running, most, num_tokens, budget, rng.choice([0, 0, 1, 2])))

@@ -40,7 +40,8 @@ def fit_line(tokens, seconds):
 
 def check_fit_line(function: Callable, seed: int) -> str:
     """Runs with and without noise, some of which would have a negative part."""
-    rng, runs = Random(f"lab fit_line {seed}"), 60
+    rng = Random(f"lab fit_line {seed}")
+    runs = 60
     for number in range(runs):
         _check_run(rng, function, number)
     return f"{runs} runs: exact lines, noisy ones, and those that would go below 0"
@@ -95,5 +96,5 @@ LAB = FunctionLab(
     "Fit the cost of a step to the times of a run.",
     "The slope is the covariance of tokens and seconds, divided by the variance of tokens. Then "
     "look at the signs: where one part would be negative, fit the other one alone.",
-    3, 15, my_fit_line, check_fit_line,
+    difficulty=3, minutes=15, stub=my_fit_line, check=check_fit_line,
 )  # fmt: skip

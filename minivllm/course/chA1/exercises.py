@@ -115,8 +115,10 @@ def attention(rng: Random) -> Exercise:
 
 def _shape(rng: Random) -> tuple[int, ...]:
     num_kv_heads = rng.choice([1, 2, 4, 8])
-    batch, context = rng.randint(1, 64), rng.randrange(256, 8193, 256)
-    num_heads, head_dim = num_kv_heads * rng.randint(2, 16), rng.choice([64, 80, 96, 128])
+    batch = rng.randint(1, 64)
+    context = rng.randrange(256, 8193, 256)
+    num_heads = num_kv_heads * rng.randint(2, 16)
+    head_dim = rng.choice([64, 80, 96, 128])
     return batch, context, num_heads, num_kv_heads, head_dim, rng.choice([1, 2, 4])
 
 
@@ -142,7 +144,8 @@ def at_most(rng: Random) -> Exercise:
     model = MODELS["llama-8b"]
     while True:
         gpu = HARDWARE[rng.choice(["a100", "h100", "h200"])]
-        batch, context = rng.choice([8, 32, 64, 128, 256, 512]), 2 ** rng.randint(6, 13)
+        batch = rng.choice([8, 32, 64, 128, 256, 512])
+        context = 2 ** rng.randint(6, 13)
         context += rng.randrange(0, context, 4)
         num_kv_bytes = batch * context * model.kv_bytes_per_token
         if model.weight_bytes + num_kv_bytes <= 0.9 * gpu.memory_bytes:
@@ -186,10 +189,13 @@ def _near(got: float, value: float) -> bool:
 
 
 def _check_at_most(answer, **given) -> str:
-    answer, right = whole_number(answer), _solve_at_most(**given)
+    answer = whole_number(answer)
+    right = _solve_at_most(**given)
 
     gpu = HARDWARE[given["gpu"].lower()]
-    model, batch, context = MODELS["llama-8b"], given["batch"], given["context"]
+    model = MODELS["llama-8b"]
+    batch = given["batch"]
+    context = given["context"]
     kv_seconds = batch * context * model.kv_bytes_per_token / gpu.bytes_per_s
     weight_seconds = model.weight_bytes / gpu.bytes_per_s
     step = model.step_work([(context - 1, 1)] * batch)

@@ -123,7 +123,8 @@ def _check_add_norm(function: Any, shapes, numbers) -> str:
     for shape in shapes:
         x, residual = rng.standard_normal((2, *shape), dtype=np.float32)
         weight = rng.standard_normal(shape[1], dtype=np.float32)
-        total, x_before = residual + x, x.copy()
+        total = residual + x
+        x_before = x.copy()
         squares = np.mean(total.astype(np.float64) ** 2, axis=-1, keepdims=True)
         right = total / np.sqrt(squares + _EPS) * weight
         try:

@@ -88,7 +88,8 @@ def pack(rng: Random) -> Exercise:
     """A weight in the order in which a tile reads it."""
     calls = []
     for _ in range(12):
-        outputs, inputs = rng.randint(1, 9), rng.randint(1, 4)
+        outputs = rng.randint(1, 9)
+        inputs = rng.randint(1, 4)
         numbers = iter(rng.sample(range(100), outputs * inputs))
         weight = [[next(numbers) for _ in range(inputs)] for _ in range(outputs)]
         calls.append((weight, rng.choice([2, 3, 4])))

@@ -91,7 +91,8 @@ def _ends(turns) -> list[int]:
 
 
 def _solve_hits(block_size, turns):
-    total, found = 0, []
+    total = 0
+    found = []
     for question, answer in turns:
         found.append(max(total - 1, 0) // block_size * block_size)  # the last was only drawn
         total += question + answer
@@ -99,7 +100,8 @@ def _solve_hits(block_size, turns):
 
 
 def _check_hits(answer, block_size, turns) -> str:
-    mine, right = number_list(answer, "tokens found by each turn"), _solve_hits(block_size, turns)
+    mine = number_list(answer, "tokens found by each turn")
+    right = _solve_hits(block_size, turns)
     before = [0, *_ends(turns)[:-1]]
     prompts = [total + question for total, (question, _) in zip(before, turns, strict=True)]
     whole_blocks = [n // block_size * block_size for n in before]

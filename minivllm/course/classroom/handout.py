@@ -22,7 +22,8 @@ ASKED = re.compile(
     r"(?P<answer>\w+)\)",
     re.MULTILINE,
 )
-BEGIN, END = "### BEGIN SOLUTION", "### END SOLUTION"
+BEGIN = "### BEGIN SOLUTION"
+END = "### END SOLUTION"
 
 
 def write_handouts(paths: Sequence[Path], student: str, directory: Path) -> list[Path]:
@@ -73,7 +74,8 @@ def make_handout(path: Path, student: str) -> Any:
     for cell in notebook.cells:
         asked = None
         if cell.cell_type == "code":
-            cell.outputs, cell.execution_count = [], None
+            cell.outputs = []
+            cell.execution_count = None
             asked = ASKED.search(cell.source)
         if asked is None:
             cells.append(cell)
@@ -96,7 +98,8 @@ def make_handout(path: Path, student: str) -> Any:
 
 def _exercise(cell: Any, asked: re.Match, grade_id: str) -> list[Any]:
     """Cells of one exercise: the question, the answer, and what counts the points."""
-    exercise, answer = _seeded(asked), asked["answer"]
+    exercise = _seeded(asked)
+    answer = asked["answer"]
     cell.source = _marked(cell.source, asked)
     cell.metadata["nbgrader"] = _nbgrader(f"{grade_id}-answer", solution=True)
     points = "from minivllm.exercises import points\n" + f"points({exercise}, {answer})"
@@ -118,7 +121,8 @@ def _marked(source: str, asked: re.Match) -> str:
     answer = asked["answer"]
     before = source[: asked.start()].splitlines()
     num_comments = next((i for i, line in enumerate(before) if line[:1] != "#"), len(before))
-    head, lines = before[:num_comments], before[num_comments:]
+    head = before[:num_comments]
+    lines = before[num_comments:]
     if lines and (form := re.match(rf"{answer} = .*?  # (.+)", lines[0])):
         head.append(f"# {answer}: {form[1]}")
     ask = f"ask({_seeded(asked)}, {answer})"

@@ -82,7 +82,8 @@ class ClassLab:
             extends = self.base.__name__
             yield f"not yet: give a class that extends {extends}, got {answer!r}.", False
             return
-        manager_cls, passed = plug_in(answer), True
+        manager_cls = plug_in(answer)
+        passed = True
         if self.begins_simply:
             verdict = first_step(manager_cls)
             yield str(verdict), verdict.outcome == "passed"

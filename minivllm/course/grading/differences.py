@@ -152,10 +152,8 @@ def _preemptions(mine: Moment, right: Moment) -> Iterator[str]:
 
 
 def _tokens(mine: Moment, right: Moment) -> Iterator[str]:
-    want, got = (
-        right.scheduler_output.num_scheduled_tokens,
-        mine.scheduler_output.num_scheduled_tokens,
-    )
+    want = right.scheduler_output.num_scheduled_tokens
+    got = mine.scheduler_output.num_scheduled_tokens
     if got != want:
         yield f"this step computes {got}, and {want} is right"
 

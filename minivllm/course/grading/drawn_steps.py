@@ -48,9 +48,9 @@ def _steps(name: str, config: dict[str, Any], trace: Trace) -> Iterator[Recorded
         yield RecordedStep(
             f"{name}, step {step}",
             config,
-            {i: (num_tokens[i], computed[i]) for i in state.running},
-            {i: num_tokens[i] for i in state.waiting},
-            config["num_gpu_blocks"] - 1 - len(state.ref_counts),
-            plan,
-            {i: num_tokens[i] - computed[i] for i in plan},
+            running={i: (num_tokens[i], computed[i]) for i in state.running},
+            waiting={i: num_tokens[i] for i in state.waiting},
+            num_free_blocks=config["num_gpu_blocks"] - 1 - len(state.ref_counts),
+            plan=plan,
+            missing={i: num_tokens[i] - computed[i] for i in plan},
         )

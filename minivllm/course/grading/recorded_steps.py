@@ -61,11 +61,13 @@ def _steps(name: str, recording: dict[str, Any]) -> Iterator[RecordedStep]:
             yield RecordedStep(
                 f"recording {name}, step {step['step']}",
                 recording["config"],
-                {i: (num_tokens[i], computed) for i, computed in running.items()},
-                {i: num_tokens[i] for i in (*admitted, *step["waiting"])},
-                num_free,
-                plan,
-                {e["id"]: num_tokens[e["id"]] - e["num_computed"] for e in step["scheduled"]},
+                running={i: (num_tokens[i], computed) for i, computed in running.items()},
+                waiting={i: num_tokens[i] for i in (*admitted, *step["waiting"])},
+                num_free_blocks=num_free,
+                plan=plan,
+                missing={
+                    e["id"]: num_tokens[e["id"]] - e["num_computed"] for e in step["scheduled"]
+                },
             )
         computed = {e["id"]: e["num_computed"] + e["num_scheduled"] for e in step["scheduled"]}
         running = {

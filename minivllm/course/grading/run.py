@@ -100,8 +100,8 @@ def _moment(step: int, scheduler: Scheduler, scheduler_output: SchedulerOutput) 
         step,
         scheduler_output,
         {seq.seq_id: seq.num_tokens for seq in scheduler.sequences.values()},
-        {seq_id: table.block_ids for seq_id, table in manager.block_tables.items()},
-        {block.block_id: block.ref_cnt for block in pool.blocks},
-        [block.block_id for block in pool.free_block_queue],
-        {block.block_id for block in pool.blocks if block.block_hash is not None},
+        tables={seq_id: table.block_ids for seq_id, table in manager.block_tables.items()},
+        ref_counts={block.block_id: block.ref_cnt for block in pool.blocks},
+        free=[block.block_id for block in pool.free_block_queue],
+        cached={block.block_id for block in pool.blocks if block.block_hash is not None},
     )

@@ -31,7 +31,8 @@ class Score:
     vllm: Cost = field(default_factory=Cost)
 
     def __str__(self) -> str:
-        mine, vllm = self.mine, self.vllm
+        mine = self.mine
+        vllm = self.vllm
         return (
             f"{self.equal_recordings} of {self.recordings} recordings and {self.equal_steps:,} of "
             f"{vllm.steps:,} steps are vLLM's; {mine.steps:,} steps, {mine.tokens:,} tokens "
@@ -45,8 +46,11 @@ def score(manager_cls: type[KVCacheManager]) -> Score:
     total = Score()
     for path in GOLDEN:
         recording = load_recording(path)
-        usable, theirs, mine = recording["config"]["num_gpu_blocks"] - 1, recording["steps"], []
-        equal, goes_on = 0, True
+        usable = recording["config"]["num_gpu_blocks"] - 1
+        theirs = recording["steps"]
+        mine = []
+        equal = 0
+        goes_on = True
         try:
             for index, step in enumerate(replay_steps(recording, manager_cls)):
                 mine.append(_used(step, usable))

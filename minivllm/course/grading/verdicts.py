@@ -49,7 +49,8 @@ def verdicts(manager_cls: type[KVCacheManager], seed: int = 0) -> Iterator[Verdi
 
 
 def _check_integrity(manager_cls: type[KVCacheManager], seed: int) -> str:
-    served, steps = scenarios(seed), 0
+    served = scenarios(seed)
+    steps = 0
     for scenario in served:
         try:
             steps += sum(1 for _ in run(scenario, manager_cls, check_integrity=True))

@@ -98,7 +98,8 @@ class _Stream(TextIOBase):
     """Text that a cell writes, as one output until something else comes between."""
 
     def __init__(self, name: str, session: Session):
-        self.name, self._session = name, session
+        self.name = name
+        self._session = session
 
     def write(self, text: str) -> int:
         outputs = self._session.outputs

@@ -97,7 +97,8 @@ def grade_exercise(name: str, seed: int, source: str) -> dict[str, Any]:
         ValueError: as ``exercise``.
         InReadersCode: if the code cannot be compiled or raises.
     """
-    drawn, value = _kind(name)(seed), value_of(source)
+    drawn = _kind(name)(seed)
+    value = value_of(source)
     return _graded(lambda: drawn.grade(value))
 
 

@@ -28,7 +28,8 @@ class ShortestFirst(SchedulingPolicy):
 
 def _whole(preset: dict[str, Any]) -> dict[str, Any]:
     """A preset with every setting, also those that it leaves as they are."""
-    workload, engines = Workload(**preset["workload"]), preset["engines"]
+    workload = Workload(**preset["workload"])
+    engines = preset["engines"]
     return {
         **preset,
         "lesson": " ".join(preset["lesson"].split()),

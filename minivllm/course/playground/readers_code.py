@@ -9,7 +9,8 @@ from typing import Any
 
 from minivllm.utils.validation import check
 
-FILE, MODULE = "<your code>", "reader"  # as the reader's code is called
+FILE = "<your code>"  # as the reader's code is called
+MODULE = "reader"
 MOST_PRINTED = 4000  # characters, beyond which no further text is kept
 
 
@@ -55,7 +56,8 @@ def value_of(source: str) -> Any:
     Raises:
         InReadersCode: if the code cannot be compiled or raises.
     """
-    module, name = _parsed(source), None
+    module = _parsed(source)
+    name = None
     match module.body[-1:]:
         case [ast.Expr(value) as last]:
             name = "_value"

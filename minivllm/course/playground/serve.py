@@ -28,7 +28,9 @@ class Clock:
 
     def execute(self, scheduler: Scheduler, output: SchedulerOutput) -> ModelRunnerOutput:
         """Let the time of a step pass, in the model's place. Returns its tokens."""
-        num_tokens = attended = num_kv = 0
+        num_tokens = 0
+        attended = 0
+        num_kv = 0
         for seq_id, num_new in output.num_scheduled_tokens.items():
             computed = output.num_computed_tokens[seq_id]
             num_tokens += num_new

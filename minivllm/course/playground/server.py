@@ -92,7 +92,8 @@ class _Handler(BaseHTTPRequestHandler):
         return self.server.python.ask(json.dumps(body["request"]), seconds)
 
     def _is_ours(self) -> bool:
-        host, origin = self.headers.get("Host"), self.headers.get("Origin")
+        host = self.headers.get("Host")
+        origin = self.headers.get("Origin")
         port = self.server.server_port
         ours = host in (f"127.0.0.1:{port}", f"localhost:{port}")
         return ours and origin in (None, f"http://{host}")

@@ -70,12 +70,15 @@ class Workload:
 
     def __post_init__(self) -> None:
         for kind in ("prompt", "output"):
-            low, high = getattr(self, f"min_{kind}"), getattr(self, f"max_{kind}")
+            low = getattr(self, f"min_{kind}")
+            high = getattr(self, f"max_{kind}")
             check(low <= high, f"min_{kind}", low, f"at most max_{kind}={high}")
 
     def requests(self, with_priorities: bool) -> list[Request]:
         """Requests, with arrival times in seconds; the same ones on every call."""
-        rng, made, now = Random(self.seed), [], 0.0
+        rng = Random(self.seed)
+        made = []
+        now = 0.0
         for index in range(self.num_requests):
             own = rng.randint(self.min_prompt, self.max_prompt)
             num_output = rng.randint(self.min_output, self.max_output)

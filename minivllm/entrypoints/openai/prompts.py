@@ -39,7 +39,8 @@ class PromptProcessor:
         Raises:
             RequestError, ValueError: for a template that is not trusted, or that fails.
         """
-        template, asked = request.chat_template, request.chat_template_kwargs or {}
+        template = request.chat_template
+        asked = request.chat_template_kwargs or {}
         untrusted = template is not None or "chat_template" in asked
         if untrusted and not self.args.trust_request_chat_template:
             raise RequestError(
@@ -104,7 +105,8 @@ class PromptProcessor:
         Raises:
             RequestError: if the prompt does not fit into the context nevertheless.
         """
-        keep, limit = request.truncate_prompt_tokens, self.served.max_model_len
+        keep = request.truncate_prompt_tokens
+        limit = self.served.max_model_len
         if keep is not None:
             self.check_keep(keep)
             keep = limit - bool(max_tokens) if keep == -1 else keep  # room for one more token

@@ -91,7 +91,8 @@ def pointer_loss(
 
     Also returns, per kind, the share of attention that lies on the wanted keys.
     """
-    losses, shares = [], {}
+    losses = []
+    shares = {}
     for kind, batch in pointers.items():
         for head in HEADS[kind]:
             attention = network.model.layers[layer_of(head, network)].self_attn

@@ -40,7 +40,8 @@ def cases_of(sample: Sample) -> list[Case]:
     """One case per answer of a sample, with the turns before it as the prompt."""
     cases = []
     for label, (start, stop) in sample.answers:
-        before, answer = sample.text[:start], sample.text[start:stop].removesuffix("<|im_end|>")
+        before = sample.text[:start]
+        answer = sample.text[start:stop].removesuffix("<|im_end|>")
         if before.endswith("<|im_start|>assistant\n"):
             turns = _TURN.findall(before)
             prompt = [{"role": role, "content": content} for role, content in turns]

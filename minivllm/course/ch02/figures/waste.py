@@ -76,16 +76,24 @@ def mean_usage(trace: Trace) -> SlotUsage:
     """
     check(trace.num_steps > 0, "trace", trace, "of an engine that has run at least one step")
     state = trace.beginning()
-    held = empty = 0
+    held = 0
+    empty = 0
     for record in trace.records:
         state.apply(record)
         if isinstance(record, StepPlanned):
             held += len(state.ref_counts)
             empty += _empty_slots(state)
-    size, steps = trace.block_size, trace.num_steps
+    size = trace.block_size
+    steps = trace.num_steps
     free = (trace.num_blocks - 1) * steps - held
-    parts = (held * size - empty, 0, empty, 0, 0, free * size)
-    return SlotUsage(*(part / steps for part in parts))
+    return SlotUsage(
+        tokens=(held * size - empty) / steps,
+        reserved=0.0,
+        internal=empty / steps,
+        rounding=0.0,
+        external=0.0,
+        free=free * size / steps,
+    )
 
 
 def _empty_slots(state: State) -> int:
@@ -151,7 +159,7 @@ def _drawing(bars: list[_Bar], title: str, facts: str, alt: str) -> Drawing:
         for name, (text, fill, _) in CLASSES.items()
         if name in used
     ]
-    return draw_bars(title, facts, alt, rows, 1, 600, legend)
+    return draw_bars(title, facts, alt, bars=rows, whole=1, length=600, legend=legend)
 
 
 def _drawn(parts: list[tuple[str, float]]) -> list[Part]:
@@ -180,7 +188,8 @@ def _text(bars: list[_Bar], title: str, facts: str) -> str:
 
 
 def _characters(parts: list[tuple[str, float]]) -> str:
-    done, text = 0.0, ""
+    done = 0.0
+    text = ""
     for name, share in parts:
         done += share
         text += MARKS[name] * (round(done * TEXT_WIDTH) - len(text))

@@ -67,7 +67,8 @@ def read_beam_tree(trace: Trace, request_id: str | None) -> BeamTree:
     known = [name for name in trace.request_ids if name in forked]
     request_id = known[0] if request_id is None and known else request_id
     check(request_id in known, "request_id", request_id, f"one with several beams: {known}")
-    owners, state = owners_of(trace), trace.beginning()
+    owners = owners_of(trace)
+    state = trace.beginning()
     beams = {(): Beam((), -1, None)}
     for record in trace.records:
         state.apply(record)

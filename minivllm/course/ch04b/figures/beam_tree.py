@@ -23,8 +23,11 @@ from minivllm.trace import Trace
 
 MAX_DEPTH = 20  # tokens; of longer beams only the beginning is drawn
 ROOT_WIDTH = 52
-ROW, BOX_HEIGHT, GAP = 34, 26, 26
-WORD, LETTER_WIDTH = 14, 18  # size of a token in its box, and room of the place below it
+ROW = 34
+BOX_HEIGHT = 26
+GAP = 26
+WORD = 14  # size of a token in its box
+LETTER_WIDTH = 18  # room of the place below it
 
 
 def beam_tree(
@@ -79,13 +82,16 @@ def _drawing(tree: BeamTree, decode: Callable[[int], str] | None) -> Drawing:
     heights = _rows(tree.root)
     right = MARGIN + ROOT_WIDTH + depth * (GAP + box_width)
     bottom = HEADER_HEIGHT + heights[()] * ROW + 8
-    drawing = sheet(_title(tree), _facts(tree), _alt(tree), right, bottom, _legend(tree))
-    root = (MARGIN, HEADER_HEIGHT, ROOT_WIDTH, BOX_HEIGHT)
-    drawing.rect(*root, rx=4, fill="#eeeeee", stroke=LINE)
+    drawing = sheet(
+        _title(tree), _facts(tree), _alt(tree), right=right, bottom=bottom, legend=_legend(tree)
+    )
+    drawing.rect(MARGIN, HEADER_HEIGHT, ROOT_WIDTH, BOX_HEIGHT, rx=4, fill="#eeeeee", stroke=LINE)
     with drawing.group(font_size=11, fill=GREY, text_anchor="middle"):
         drawing.text(MARGIN + ROOT_WIDTH / 2, HEADER_HEIGHT + 16, "prompt")
     x = MARGIN + ROOT_WIDTH
-    _draw_children(drawing, tree.root, heights, x, HEADER_HEIGHT, box_width, decode)
+    _draw_children(
+        drawing, tree.root, heights, x=x, y=HEADER_HEIGHT, width=box_width, decode=decode
+    )
     return drawing
 
 
@@ -106,12 +112,13 @@ def _draw_children(
         return
     start = y + BOX_HEIGHT / 2
     for child in sorted(beam.children, key=_length, reverse=True):
-        end, middle = y + BOX_HEIGHT / 2, x + GAP / 2
+        end = y + BOX_HEIGHT / 2
+        middle = x + GAP / 2
         line = {"stroke_dasharray": "3 3"} if child.is_dropped else {}
         d = f"M{x:g} {start:g}H{middle:g}V{end:g}H{x + GAP:g}"
         drawing.path(d, fill="none", stroke=GREY, stroke_width=1.3, **line)
-        _draw_box(drawing, child, x + GAP, y, width, decode)
-        _draw_children(drawing, child, rows, x + GAP + width, y, width, decode)
+        _draw_box(drawing, child, x=x + GAP, y=y, width=width, decode=decode)
+        _draw_children(drawing, child, rows, x=x + GAP + width, y=y, width=width, decode=decode)
         y += rows[child.tokens] * ROW
 
 

@@ -100,14 +100,23 @@ def queues(trace: Trace, title: str | None = None, mark: Sequence[Mark] = ()) ->
 
 
 def _read(trace: Trace) -> list[Moment]:
-    state, preempted, moments = trace.beginning(), [], []
+    state = trace.beginning()
+    preempted = []
+    moments = []
     for record in trace.records:
         state.apply(record)
         if isinstance(record, (Preempted, SwappedOut)):
             preempted.append(record.seq_id)
         elif isinstance(record, StepPlanned):
-            queues = (list(state.running), list(state.swapped), list(state.waiting))
-            moments.append(Moment(*queues, preempted, len(state.ref_counts)))
+            moments.append(
+                Moment(
+                    running=list(state.running),
+                    swapped=list(state.swapped),
+                    waiting=list(state.waiting),
+                    preempted=preempted,
+                    num_blocks=len(state.ref_counts),
+                )
+            )
             preempted = []
     return moments
 
@@ -122,15 +131,28 @@ def _drawing(queues: Queues) -> Drawing:
     height = (tallest * CHIP_HEIGHT + 12) if chips else AREA_HEIGHT
     lane_top = TOP + height + LANE_GAP
     bottom = lane_top + LANE_HEIGHT + LANE_GAP
-    words, legend = (queues.title, queues.facts, queues.alt), _legend(queues, chips)
-    drawing = sheet(*words, axis.right, bottom, legend)
+    drawing = sheet(
+        queues.title,
+        queues.facts,
+        queues.alt,
+        right=axis.right,
+        bottom=bottom,
+        legend=_legend(queues, chips),
+    )
     axis.draw(drawing, lane_top + LANE_HEIGHT)
     draw = _draw_chips if chips else _draw_areas
     draw(drawing, queues, axis, TOP + height)
     for step in range(len(queues.moments)):
         drawing.place((step,), axis.x(step), TOP, axis.cell, height)
     blocks = [moment.num_blocks for moment in queues.moments]
-    axis.draw_lane(drawing, lane_top, "blocks", "usable", blocks, queues.num_usable_blocks)
+    axis.draw_lane(
+        drawing,
+        lane_top,
+        "blocks",
+        limit_name="usable",
+        values=blocks,
+        limit=queues.num_usable_blocks,
+    )
     return drawing
 
 
@@ -146,10 +168,14 @@ def _draw_chips(drawing: Drawing, queues: Queues, axis: StepAxis, bottom: float)
             for name in NAMES:
                 for seq_id in getattr(moment, name):
                     y -= CHIP_HEIGHT
-                    box = (axis.x(step) + 2, y + 1, axis.cell - 4, CHIP_HEIGHT - 2)
+                    owner = queues.owners[seq_id]
+                    left = axis.x(step) + 2
+                    width = axis.cell - 4
+                    height = CHIP_HEIGHT - 2
+                    drawing.place((owner.letter, step), left, y + 1, width, height)
+                    box = (left, y + 1, width, height)
                     gave_way = seq_id in moment.preempted
-                    drawing.place((queues.owners[seq_id].letter, step), *box)
-                    _draw_chip(drawing, name, queues.owners[seq_id], box, gave_way)
+                    _draw_chip(drawing, name, owner, box=box, gave_way=gave_way)
 
 
 def _draw_chip(

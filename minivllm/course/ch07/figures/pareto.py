@@ -45,7 +45,8 @@ def pareto(
         ok = len(pair) == 2 and all(map(is_number, pair))
         check(ok, f"points[{name!r}]", pair, "two finite numbers")
     best = frontier(named)
-    figure, text = _draw(named, best, x, y), _text(named, best, x, y)
+    figure = _draw(named, best, x, y)
+    text = _text(named, best, x, y)
     return plot(figure, _alt(named, best, x, y), text, title, mark)
 
 

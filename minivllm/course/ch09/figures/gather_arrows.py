@@ -10,7 +10,9 @@ from minivllm.lab.viz.draw.layout import HEADER_HEIGHT, MARGIN, sheet
 from minivllm.lab.viz.draw.palette import GREY, LINE, OKABE_ITO, PAPER
 from minivllm.utils.validation import check
 
-SLOT, BLOCK_GAP, DROP = 17, 6, 70
+SLOT = 17
+BLOCK_GAP = 6
+DROP = 70
 
 
 def gather_arrows(

@@ -45,8 +45,9 @@ def probability_lines(
         rest = Part(max(0.0, 1 - sum(probs.values())), {"fill": PAPER, "stroke": GREY})
         bars.append(Bar(name, [*parts, rest], height=24))
     told = "the token whose interval the number falls into is drawn"
-    alt, line = f"{head}; {facts}.", (number, f"{number:g}")
-    drawing = draw_bars(head, told, alt, bars, 1, 620, line=line)
+    alt = f"{head}; {facts}."
+    line = (number, f"{number:g}")
+    drawing = draw_bars(head, told, alt, bars=bars, whole=1, length=620, line=line)
     lines = [
         f"{name}: {' '.join(f'{token} {prob:.3f}' for token, prob in probs.items())}"
         f" -> {hits[name]}"

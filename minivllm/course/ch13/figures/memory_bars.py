@@ -44,7 +44,7 @@ def memory_bars(
         check(ok, f"devices[{name!r}]", devices[name], "bytes above 0")
     figure = _draw(devices)
     panels = dict(zip(devices, figure.axes, strict=True))
-    return plot(figure, _alt(devices), _text(devices), title, mark, panels)
+    return plot(figure, _alt(devices), _text(devices), title=title, mark=mark, panels=panels)
 
 
 def _part_names(devices: Mapping[str, tuple[float, Bars]]) -> list[str]:

@@ -12,7 +12,8 @@ from minivllm.lab.viz.draw.palette import GREY, OKABE_ITO
 from minivllm.lab.viz.draw.svg import text_width
 from minivllm.utils.validation import check
 
-LINE, GAP = 22, 14
+LINE = 22
+GAP = 14
 LONGEST = 560  # pixels of the longest run
 
 
@@ -39,9 +40,11 @@ def launch_lanes(
     head = "Launches and kernels"
     names = max(text_width(f"{name} GPU") for name in runs) + 10
     scale = LONGEST / max(ends.values())
-    right, bottom = MARGIN + names + LONGEST + 80, HEADER_HEIGHT + (2 * LINE + GAP) * len(runs)
+    right = MARGIN + names + LONGEST + 80
+    bottom = HEADER_HEIGHT + (2 * LINE + GAP) * len(runs)
     drawing = sheet(head, "time from left to right", f"{head}. {told}.", right, bottom)
-    y, left = float(HEADER_HEIGHT), MARGIN + names
+    y = float(HEADER_HEIGHT)
+    left = MARGIN + names
     for name, launches in runs.items():
         for lane, color, spans in (
             ("CPU", OKABE_ITO[1], [launch.cpu for launch in launches if launch.cpu]),

@@ -12,7 +12,11 @@ from minivllm.lab.viz.draw.svg import MONO, Drawing
 from minivllm.lab.viz.draw.wording import count, token_label
 from minivllm.spec_decode.ngram import propose
 
-CHIP, HEIGHT, ROW, NAMES, BEFORE = 52, 22, 44, 96, 2
+CHIP = 52
+HEIGHT = 22
+ROW = 44
+NAMES = 96
+BEFORE = 2
 MATCH = {"fill": "#f7d98a", "stroke": INK, "stroke_width": 2}
 DRAFT = {"fill": "#8fd3bf", "stroke": "#00523c", "stroke_width": 2}
 PASSED = {"fill": PAPER, "stroke": "#00523c", "stroke_dasharray": "3 2"}
@@ -37,7 +41,8 @@ def ngram_lookup(
         decode: turns a token id into text, to be shown in place of the id.
         title, mark: what it shows, and rows to point at: (length, text).
     """
-    tokens, n = list(token_ids), len(token_ids)
+    tokens = list(token_ids)
+    n = len(token_ids)
     drafts = propose(tokens, min_n, max_n, k, n + k)
     found = {length: _first(tokens, length) for length in range(max_n, min_n - 1, -1)}
     chosen = next((length for length, start in found.items() if start is not None), None)

@@ -11,7 +11,8 @@ from minivllm.lab.viz.draw.layout import box_swatch
 from minivllm.lab.viz.draw.palette import GREY, INK, PAPER
 from minivllm.utils.validation import check
 
-SHARED, MISSING = {"fill": "#8fd3bf", "stroke": "#00523c"}, {"fill": "#f7d98a", "stroke": INK}
+SHARED = {"fill": "#8fd3bf", "stroke": "#00523c"}
+MISSING = {"fill": "#f7d98a", "stroke": INK}
 TOO_MUCH = {"fill": PAPER, "stroke": GREY}
 
 
@@ -47,7 +48,9 @@ def rejection_bars(
         for token, pair in pairs.items()
     ]  # fmt: skip
     whole = max(max(pair) for pair in pairs.values())
-    drawing = draw_bars(head, facts, f"{head}: {facts}.", bars, whole, 480, _ENTRIES)
+    drawing = draw_bars(
+        head, facts, f"{head}: {facts}.", bars=bars, whole=whole, length=480, legend=_ENTRIES
+    )
     lines = [f"{head}: {facts}", "token  target  draft  in both"]
     lines += [f"{t:5}  {p:6.2f}  {q:5.2f}  {min(p, q):7.2f}" for t, (p, q) in pairs.items()]
     return finish(drawing, "\n".join(lines), title, mark)
@@ -60,7 +63,8 @@ def _parts(target: float, draft: float) -> Iterator[Part]:
     if low:
         yield Part(low, SHARED, f"p = {q}" if target == draft else p if target < draft else q)
     if high > low:
-        missing, label = target > draft, (p if target > draft else q) if low else ""
+        missing = target > draft
+        label = (p if target > draft else q) if low else ""
         yield Part(high - low, MISSING if missing else TOO_MUCH, label, hatched=not missing)
 
 

@@ -13,9 +13,12 @@ from minivllm.lab.viz.draw.svg import Drawing, text_width
 from minivllm.structured_output.dfa import DEAD, DFA
 from minivllm.utils.validation import check
 
-RADIUS, COLUMN, ROW = 17, 104, 76
+RADIUS = 17
+COLUMN = 104
+ROW = 76
 MAX_STATES = 40
-_END, _PATH = OKABE_ITO[2], OKABE_ITO[3]
+_END = OKABE_ITO[2]
+_PATH = OKABE_ITO[3]
 
 
 def automaton(
@@ -64,13 +67,12 @@ def automaton(
     taken = set(pairwise(path))
     for (start, end), data in edges.items():
         colour = _PATH if (start, end) in taken else GREY
-        _draw_edge(drawing, at[start], at[end], label_of(data), colour, column)
+        _draw_edge(drawing, at[start], at[end], label=label_of(data), colour=colour, column=column)
     for state, place in at.items():
         _draw_state(drawing, dfa, state, place, state in path)
-        circle = (place[0] - RADIUS, place[1] - RADIUS, 2 * RADIUS, 2 * RADIUS)
-        drawing.place((state,), *circle)
+        x, y = place
+        drawing.place((state,), x - RADIUS, y - RADIUS, 2 * RADIUS, 2 * RADIUS)
         if state < len(notes):
-            x, y = place
             _label(drawing, x, y + RADIUS + 14, notes[state], GREY)
     return finish(drawing, text, title, mark)
 
@@ -108,7 +110,9 @@ def _columns(edges: Collection[tuple[int, int]]) -> list[list[int]]:
     for start, end in edges:
         if start != end:
             onward.setdefault(start, []).append(end)
-    order, open_states, back = [], [], set()
+    order = []
+    open_states = []
+    back = set()
 
     def visit(state: int) -> None:
         open_states.append(state)
@@ -152,7 +156,8 @@ def _circle(x: float, y: float, radius: float) -> str:
 
 
 def _draw_edge(drawing: Drawing, start, end, label: str, colour: str, column: float) -> None:
-    (x1, y1), (x2, y2) = start, end
+    x1, y1 = start
+    x2, y2 = end
     if start == end:  # a loop above
         tip = (x1 + 8, y1 - RADIUS + 2)
         bends = f"{x1 - 16:g} {y1 - 42:g} {x1 + 16:g} {y1 - 42:g}"
@@ -163,7 +168,8 @@ def _draw_edge(drawing: Drawing, start, end, label: str, colour: str, column: fl
     far = x2 <= x1 or x2 - x1 > 1.5 * column  # back, within a column, or past other states
     if not far:
         length = ((x2 - x1) ** 2 + (y2 - y1) ** 2) ** 0.5
-        dx, dy = (x2 - x1) / length, (y2 - y1) / length
+        dx = (x2 - x1) / length
+        dy = (y2 - y1) / length
         tip = (x2 - dx * (RADIUS + 1), y2 - dy * (RADIUS + 1))
         path = f"M{x1 + dx * RADIUS:g} {y1 + dy * RADIUS:g}L{tip[0]:g} {tip[1]:g}"
         drawing.arrow(path, tip, (dx, dy), colour)
@@ -171,7 +177,8 @@ def _draw_edge(drawing: Drawing, start, end, label: str, colour: str, column: fl
         return
     side = 1 if x2 <= x1 else -1  # back under them, ahead above them
     bend = (max if side > 0 else min)(y1, y2) + side * (RADIUS + 40)
-    tip, middle = (x2, y2 + side * (RADIUS + 1)), (x1 + x2) / 2
+    tip = (x2, y2 + side * (RADIUS + 1))
+    middle = (x1 + x2) / 2
     path = f"M{x1:g} {y1 + side * RADIUS:g}Q{middle:g} {bend:g} {tip[0]:g} {tip[1]:g}"
     drawing.arrow(path, tip, (x2 - middle, tip[1] - bend), colour)
     _label(drawing, middle, (y1 + y2 + 2 * side * RADIUS) / 4 + bend / 2 + 4, label)

@@ -12,8 +12,11 @@ from minivllm.lab.viz.draw.palette import GREY, INK, LINE, PAPER
 from minivllm.lab.viz.draw.svg import text_width
 from minivllm.utils.validation import check
 
-ROW, NARROWEST = 26, 74
-ALL, SOME, NONE = {"fill": "#8cc3e6"}, {"fill": "#d5e8f4"}, {"fill": PAPER}
+ROW = 26
+NARROWEST = 74
+ALL = {"fill": "#8cc3e6"}
+SOME = {"fill": "#d5e8f4"}
+NONE = {"fill": PAPER}
 CHOSEN = {"fill": "none", "stroke": "#d55e00", "stroke_width": 3}
 
 
@@ -60,7 +63,8 @@ def token_strips(
     named = {name: set(ids) for name, ids in (classes or {}).items()}
     others = set(range(vocab_size)).difference(*named.values())
     named |= {"other" if named else "all tokens": others}
-    head, facts = f"What may come next, of {vocab_size:,} tokens", "allowed tokens of each class"
+    head = f"What may come next, of {vocab_size:,} tokens"
+    facts = "allowed tokens of each class"
     counts = [[len(ids.intersection(strip.allowed)) for ids in named.values()] for strip in strips]
     told = "; ".join(f"{strip.label}: {_facts(strip, vocab_size)}" for strip in strips)
     left = MARGIN + max(text_width(strip.label) for strip in strips) + 10
@@ -72,7 +76,7 @@ def token_strips(
               (box_swatch(stroke=LINE, **SOME), "some may")]  # fmt: skip
     if classes and any(strip.chosen is not None for strip in strips):
         legend.append((box_swatch(**CHOSEN), "the token that came"))
-    drawing = sheet(head, facts, f"{head}: {told}.", right, bottom, legend)
+    drawing = sheet(head, facts, f"{head}: {told}.", right=right, bottom=bottom, legend=legend)
     for row, (strip, numbers) in enumerate(zip(strips, counts, strict=True)):
         x, y = left, HEADER_HEIGHT + 20 + ROW * row
         drawing.text(left - 8, y + 17, strip.label, text_anchor="end")

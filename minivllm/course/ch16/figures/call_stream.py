@@ -12,7 +12,10 @@ from minivllm.lab.viz.draw.palette import GREY, LINE, OKABE_ITO, PAPER
 from minivllm.lab.viz.draw.svg import MONO, MONO_EM, Drawing, text_width
 from minivllm.utils.validation import check
 
-ROW, BOX, STATE_WIDTH, GAP = 22, 18, 84, 8
+ROW = 22
+BOX = 18
+STATE_WIDTH = 84
+GAP = 8
 MOST = 40  # characters of a piece that are drawn
 COLOURS = {"content": OKABE_ITO[4], "call": OKABE_ITO[1], "arguments": OKABE_ITO[2]}
 

@@ -17,8 +17,10 @@ from minivllm.trace import Trace
 from minivllm.trace.records import LoRAEvicted, LoRALoaded, RequestAdded, RequestSkipped, Scheduled
 from minivllm.utils.validation import check
 
-ROW, GAP = 24, 14
-MOST_ROWS, MOST_STEPS = 24, 60
+ROW = 24
+GAP = 14
+MOST_ROWS = 24
+MOST_STEPS = 60
 BASE = ""  # the base model's name among those of adapters
 SIGNS = {"waits": "░", "skipped": "s"}
 LOOKS = {"waits": {"fill": PAPER, "stroke": LINE}, "skipped": {"fill": "#ffffff", "stroke": INK}}
@@ -117,14 +119,23 @@ def _drawing(run: SlotRun, facts: str) -> Drawing:
         (box_swatch(**LOOKS["skipped"]), "s, skipped: its adapter has no slot"),
     ]
     head = "Adapters in slots"
-    drawing = sheet(head, facts, _alt(run, facts), axis.right, bottom, legend)
+    drawing = sheet(head, facts, _alt(run, facts), right=axis.right, bottom=bottom, legend=legend)
     axis.draw(drawing, bottom - 6)
     for slot, cells in run.slots.items():
-        y, name = TOP + ROW * slot, f"slot {slot}"
+        y = TOP + ROW * slot
+        name = f"slot {slot}"
         _name(drawing, name, "", y)
         for adapter, first, last in run.stretches(cells, slot):
             loaded = (slot, first) in run.loads
-            _span(drawing, run, axis, y, adapter, (first, last), f"↓ {adapter}" if loaded else "")
+            _span(
+                drawing,
+                run,
+                axis,
+                y=y,
+                adapter=adapter,
+                steps=(first, last),
+                label=f"↓ {adapter}" if loaded else "",
+            )
         _places(drawing, axis, name, run.steps, y)
     y = slots_end + GAP
     drawing.path(f"M{MARGIN:g} {y - GAP / 2:g}H{axis.right:g}", stroke=LINE)
@@ -133,7 +144,7 @@ def _drawing(run: SlotRun, facts: str) -> Drawing:
         _name(drawing, request_id, adapter or "base", y)
         for kind, first, last in run.stretches(cells):
             if kind == "runs":
-                _span(drawing, run, axis, y, adapter, (first, last), "")
+                _span(drawing, run, axis, y=y, adapter=adapter, steps=(first, last), label="")
             else:
                 _idle(drawing, axis, y, kind, (first, last))
         _places(drawing, axis, request_id, run.steps, y)

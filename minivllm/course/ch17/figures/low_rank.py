@@ -11,7 +11,11 @@ from minivllm.lab.viz.draw.palette import GREY, INK, LINE, OKABE_ITO
 from minivllm.lab.viz.draw.svg import text_width
 from minivllm.utils.validation import check, is_int
 
-LONGEST, THINNEST, GAP, LINE_HEIGHT = 220, 4, 40, 16  # pixels
+# Sizes in pixels.
+LONGEST = 220
+THINNEST = 4
+GAP = 40
+LINE_HEIGHT = 16
 
 
 def low_rank(

@@ -13,7 +13,11 @@ from minivllm.lab.viz.draw.svg import Drawing
 from minivllm.lab.viz.draw.wording import count
 from minivllm.utils.validation import check, is_int
 
-NAMES, BOX, APART, WIDEST, NARROWEST = 64, 22, 46, 40, 16
+NAMES = 64
+BOX = 22
+APART = 46
+WIDEST = 40
+NARROWEST = 16
 NONE = "none"
 
 Strip = list[tuple[int, int]]  # row and slot, from left to right
@@ -45,7 +49,9 @@ def sorted_rows(
     num = len(set(slots) - {-1})
     head = "Rows of a step, sorted by adapter"
     facts = f"{count(len(slots), 'row')}, {count(num, 'adapter')}"
-    drawing = _drawing(batch, ordered, names, head, facts, f"{head}. {'; '.join(segments)}.")
+    drawing = _drawing(
+        batch, ordered, names, head=head, facts=facts, alt=f"{head}. {'; '.join(segments)}."
+    )
     return finish(drawing, "\n".join([head, facts, *segments]), title, mark)
 
 
@@ -66,7 +72,8 @@ def _drawing(
     batch: Strip, ordered: Strip, names: Sequence[str], head: str, facts: str, alt: str
 ) -> Drawing:
     box = min(WIDEST, (MAX_WIDTH - 2 * MARGIN - NAMES) / len(batch))
-    left, upper = MARGIN + NAMES, HEADER_HEIGHT + 18
+    left = MARGIN + NAMES
+    upper = HEADER_HEIGHT + 18
     lower = upper + BOX + APART
     drawing = sheet(head, facts, alt, left + box * len(batch) + 60, lower + BOX + 22)
     place = {row: index for index, (row, _) in enumerate(ordered)}
@@ -86,7 +93,7 @@ def _drawing(
             drawing.place((name, row), x + 1, y, box - 2, BOX)
             drawing.rect(x + box / 2 - 8, y + 4, 16, BOX - 8, rx=2, fill=PAPER)
             drawing.text(x + box / 2, y + 15, row, font_size=11, text_anchor="middle")
-        _draw_names(drawing, strip, names, left, box, label)
+        _draw_names(drawing, strip, names, left=left, box=box, y=label)
     return drawing
 
 

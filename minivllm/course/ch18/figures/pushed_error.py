@@ -11,8 +11,14 @@ from minivllm.lab.viz.draw.palette import GREY, INK, LINE, OKABE_ITO, ON_DARK, P
 from minivllm.lab.viz.draw.wording import count
 from minivllm.utils.validation import check
 
-NAMES, CELL, ROW, GAP = 110, 82, 28, 6  # pixels
-DONE, MOVED = OKABE_ITO[0], "#fbe0b3"
+# Sizes in pixels.
+NAMES = 110
+CELL = 82
+ROW = 28
+GAP = 6
+
+DONE = OKABE_ITO[0]
+MOVED = "#fbe0b3"
 
 
 def pushed_error(
@@ -32,8 +38,10 @@ def pushed_error(
     ok = columns > 0 and len(steps) == columns + 1 and all(len(row) == columns for row in steps)
     check(ok, "steps", steps, "rows of the same length, one more than it")
     steps = [[weight + 0.0 for weight in row] for row in steps]  # no -0.0
-    head, facts = "A row while it is rounded", f"{count(columns, 'column')}, one after the other"
-    lines, told = [], []
+    head = "A row while it is rounded"
+    facts = f"{count(columns, 'column')}, one after the other"
+    lines = []
+    told = []
     for step, row in enumerate(steps):
         shown = [f"[{w:+.2f}]" if k < step else f"{w:+.2f}" for k, w in enumerate(row)]
         lines.append(f"{_name(step):15}" + "".join(f"{number:>9}" for number in shown))
@@ -44,8 +52,14 @@ def pushed_error(
         (box_swatch(stroke=LINE), "as before"),
     ]  # fmt: skip
     top = HEADER_HEIGHT + 8
-    drawing = sheet(head, facts, f"{head}. {'; '.join(told)}.", MARGIN + NAMES + columns * CELL,
-                    top + len(steps) * (ROW + GAP) + 4, legend)  # fmt: skip
+    drawing = sheet(
+        head,
+        facts,
+        f"{head}. {'; '.join(told)}.",
+        right=MARGIN + NAMES + columns * CELL,
+        bottom=top + len(steps) * (ROW + GAP) + 4,
+        legend=legend,
+    )
     for step, row in enumerate(steps):
         y = top + step * (ROW + GAP)
         drawing.text(MARGIN, y + 18, _name(step), fill=GREY)

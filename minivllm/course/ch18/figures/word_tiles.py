@@ -10,7 +10,9 @@ from minivllm.lab.viz.draw.layout import HEADER_HEIGHT, MARGIN, sheet
 from minivllm.lab.viz.draw.palette import GREY, LINE, OKABE_ITO, ON_DARK, PAPER
 from minivllm.utils.validation import check
 
-SIDE, CELL, GAP = 16, 14, 20  # of a tile in cells, of a cell and between tiles in pixels
+SIDE = 16  # cells of a tile
+CELL = 14  # pixels
+GAP = 20  # pixels between tiles
 
 Place = tuple[int, int]  # input and output: row and column
 
@@ -32,12 +34,14 @@ def word_tiles(
     for name, places in words.items():
         ok = all(0 <= n < SIDE for place in places for n in place)
         check(ok, f"words[{name!r}]", places, f"pairs of numbers below {SIDE}")
-    head, facts = "One word in a tile", f"{SIDE} inputs (down) and {SIDE} outputs (across)"
+    head = "One word in a tile"
+    facts = f"{SIDE} inputs (down) and {SIDE} outputs (across)"
     told = {name: " ".join(f"{k},{n}" for k, n in places) for name, places in words.items()}
     alt = f"{head}: inputs and outputs of its numbers. " + "; ".join(
         f"{name}: {places}" for name, places in told.items()
     )
-    size, top = SIDE * CELL, HEADER_HEIGHT + 22
+    size = SIDE * CELL
+    top = HEADER_HEIGHT + 22
     drawing = sheet(
         head, facts, f"{alt}.", MARGIN + len(words) * (size + GAP) - GAP, top + size + 10
     )

@@ -19,7 +19,11 @@ from minivllm.lab.viz.draw.wording import count, pad
 from minivllm.trace import Trace
 from minivllm.utils.validation import check
 
-NAMES, ROW, NARROWEST, WIDEST = 66, 30, 22, 54  # pixels
+# Sizes in pixels.
+NAMES = 66
+ROW = 30
+NARROWEST = 22
+WIDEST = 54
 
 
 def pipeline_grid(
@@ -76,7 +80,8 @@ def _runs(labels: list[str]) -> list[str]:
 
 
 def _drawing(pipeline: Pipeline, rows: list[list[str]], words: tuple[str, str, str]) -> Drawing:
-    num_calls, left = len(rows[0]), MARGIN + NAMES
+    num_calls = len(rows[0])
+    left = MARGIN + NAMES
     widest = max(text_width(label, 11) for labels in rows for label in labels) + 8
     room = (MAX_WIDTH - MARGIN - left) / num_calls
     cell = int(min(room, max(NARROWEST, min(WIDEST, widest))))
@@ -95,21 +100,21 @@ def _drawing(pipeline: Pipeline, rows: list[list[str]], words: tuple[str, str, s
         y = top + ROW * stage
         drawing.text(MARGIN, y + 19, f"stage {stage}", font_weight="bold")
         for index, label in enumerate(labels):
-            call, x = pipeline.first + index, left + cell * index
-            box = (x + 1, y + 1, cell - 2, ROW - 2)
+            call = pipeline.first + index
+            x = left + cell * index
             batch = pipeline.batch(stage, call)
             look = (
                 {"fill": batch[0].light, "stroke": batch[0].edge}
                 if batch
                 else {"fill": PAPER, "stroke": LINE}
             )
-            drawing.rect(*box, rx=2, **look)
-            drawing.place((stage, call), *box)
+            drawing.rect(x + 1, y + 1, cell - 2, ROW - 2, rx=2, **look)
+            drawing.place((stage, call), x + 1, y + 1, cell - 2, ROW - 2)
             if batch:
                 drawing.text(x + cell / 2, y + 19, label, cell - 4, font_size=11, fill=INK,
                              text_anchor="middle")  # fmt: skip
             else:
-                drawing.hatch(*box)
+                drawing.hatch(x + 1, y + 1, cell - 2, ROW - 2)
     return drawing
 
 

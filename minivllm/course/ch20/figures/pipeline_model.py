@@ -50,7 +50,8 @@ def read_pipeline(trace: Trace, first: int | None = None, last: int | None = Non
     """The pipeline of a run; arguments and errors as of ``pipeline_grid``."""
     check(trace.num_steps > 0, "trace", trace, "of an engine that has run at least one step")
     end = trace.num_steps - 1
-    first, last = trace.first_step if first is None else first, end if last is None else last
+    first = trace.first_step if first is None else first
+    last = end if last is None else last
     ok = trace.first_step <= first <= last <= end
     check(ok, "steps", (first, last), f"first and last, from {trace.first_step} to {end}")
     late = [
@@ -58,7 +59,8 @@ def read_pipeline(trace: Trace, first: int | None = None, last: int | None = Non
         for record in trace.of(StepEnded)
         if record.plan is not None and record.plan != OWN_PLAN
     ]
-    owners, batches = owners_of(trace), {}
+    owners = owners_of(trace)
+    batches = {}
     for record in trace.of(Scheduled):
         batches.setdefault(record.step, []).append(owners[record.seq_id])
     return Pipeline(1 + max(late, default=0), batches, first, last)

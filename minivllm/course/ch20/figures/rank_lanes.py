@@ -17,7 +17,12 @@ from minivllm.trace import Trace
 from minivllm.trace.records import Communicated, RankWorked, Scheduled
 from minivllm.utils.validation import check
 
-NAMES, COLUMN, ROW, SYMBOL = 60, 46, 40, 20  # pixels
+# Sizes in pixels.
+NAMES = 60
+COLUMN = 46
+ROW = 40
+SYMBOL = 20
+
 SIGNS = {"all_reduce": "⊕", "all_gather": "‖", "send": "↓", "recv": "↳"}
 WORDS = {
     "all_reduce": "sum over the ranks of a stage", "all_gather": "parts side by side",
@@ -71,7 +76,8 @@ def _read(trace: Trace, plan: int) -> list[_Lane]:
             done[record.rank].append(record)
     check(any(done.values()), "plan", plan, "a plan with tokens, of several ranks")
     first = [rank for rank, operations in done.items() if operations[0].op != "recv"]
-    starts, lanes = [0], []
+    starts = [0]
+    lanes = []
     for rank, operations in sorted(done.items()):
         stage = rank // len(first)
         if stage == len(starts):  # it receives behind the sends of the stage before it
@@ -102,7 +108,8 @@ def _drawing(lanes: list[_Lane], end: int, words: tuple[str, str, str]) -> Drawi
     legend = [(_sign_swatch(op), told) for op, told in WORDS.items() if op in used]
     drawing = sheet(*words, left + COLUMN * end, bottom, legend)
     for row, lane in enumerate(lanes):
-        y, colour = top + ROW * row, OKABE_ITO[lane.rank % len(OKABE_ITO)]
+        y = top + ROW * row
+        colour = OKABE_ITO[lane.rank % len(OKABE_ITO)]
         drawing.text(MARGIN, y + 24, f"rank {lane.rank}", font_weight="bold")
         for index, one in enumerate(lane.operations):
             x = left + COLUMN * (lane.start + index)

@@ -15,7 +15,13 @@ from minivllm.lab.viz.draw.svg import Drawing
 from minivllm.lab.viz.draw.wording import count, pad, span
 from minivllm.utils.validation import check, is_int
 
-TALLEST, THINNEST, NAMES, COLUMN, SUM, LANE = 92, 2, 54, 88, 62, 40  # pixels
+# Sizes in pixels.
+TALLEST = 92
+THINNEST = 2
+NAMES = 54
+COLUMN = 88
+SUM = 62
+LANE = 40
 MOST_RANKS = 8
 
 
@@ -82,13 +88,16 @@ def sharded_layer(
 
 
 def _matrices(config: Any, size: int) -> list[_Matrix]:
-    hidden, inner, unit = config.hidden_size, config.intermediate_size, config.head_dim
+    hidden = config.hidden_size
+    inner = config.intermediate_size
+    unit = config.head_dim
     ranks = range(size)
     width = config.num_heads * unit
     qkv = [config.num_heads, config.num_kv_heads, config.num_kv_heads]
     parts: list[list[slice]] = []
     for rank in ranks:
-        begin, mine = 0, []
+        begin = 0
+        mine = []
         for number, heads in enumerate(qkv):
             own = (kv_head_share if number else share)(heads, rank, size)
             mine.append(slice((begin + own.start) * unit, (begin + own.stop) * unit))
@@ -98,17 +107,33 @@ def _matrices(config: Any, size: int) -> list[_Matrix]:
         [slice(start + own.start, start + own.stop) for start in (0, inner)]
         for own in (share(inner, rank, size) for rank in ranks)
     ]
-    everything, all_rows = [slice(0, hidden)] * size, [[slice(0, hidden)]] * size
+    everything = [slice(0, hidden)] * size
+    all_rows = [[slice(0, hidden)]] * size
     return [
         _Matrix("qkv_proj", sum(qkv) * unit, hidden, parts, everything),
-        _Matrix("o_proj", hidden, width, all_rows, [share(width, r, size) for r in ranks], True),
+        _Matrix(
+            "o_proj",
+            hidden,
+            width,
+            row_shares=all_rows,
+            column_shares=[share(width, r, size) for r in ranks],
+            is_summed=True,
+        ),
         _Matrix("gate_up_proj", 2 * inner, hidden, halves, everything),
-        _Matrix("down_proj", hidden, inner, all_rows, [share(inner, r, size) for r in ranks], True),
+        _Matrix(
+            "down_proj",
+            hidden,
+            inner,
+            row_shares=all_rows,
+            column_shares=[share(inner, r, size) for r in ranks],
+            is_summed=True,
+        ),
     ]
 
 
 def _heads(config: Any, rank: int, size: int) -> str:
-    own, kv = share(config.num_heads, rank, size), kv_head_share(config.num_kv_heads, rank, size)
+    own = share(config.num_heads, rank, size)
+    kv = kv_head_share(config.num_kv_heads, rank, size)
     return f"q {span(own.start, own.stop - 1)}, k v {span(kv.start, kv.stop - 1)}"
 
 
@@ -117,7 +142,8 @@ def _drawing(
 ) -> Drawing:
     scale = TALLEST / max(max(m.rows, m.columns) for m in matrices)
     tallest = max(m.rows for m in matrices) * scale
-    top, lane = HEADER_HEIGHT + 34, tallest + LANE
+    top = HEADER_HEIGHT + 34
+    lane = tallest + LANE
     bottom = top + lane * len(heads) + 26
     widths = [max(COLUMN, m.columns * scale + 16) for m in matrices]
     right = MARGIN + NAMES + sum(widths) + COLUMN + 2 * SUM
@@ -137,7 +163,15 @@ def _drawing(
             drawing.text(middle, top - 22, matrix.name, width - 4, font_weight="bold")
             drawing.text(middle, top - 8, f"cut by {cut}", fill=GREY, font_size=11)
         for rank in range(len(heads)):
-            _draw_matrix(drawing, matrix, rank, middle, top + lane * rank, tallest, scale)
+            _draw_matrix(
+                drawing,
+                matrix,
+                rank,
+                middle=middle,
+                y=top + lane * rank,
+                tallest=tallest,
+                scale=scale,
+            )
         x += width
         if matrix.name == "qkv_proj":
             drawing.text(x + COLUMN / 2, top - 22, "attention", text_anchor="middle",
@@ -149,7 +183,14 @@ def _drawing(
             x += COLUMN
         if matrix.is_summed:
             lanes = [top + lane * rank + tallest / 2 for rank in range(len(heads))]
-            _draw_sum(drawing, matrix.name, x + SUM / 2, lanes, bottom - 12, num_bytes)
+            _draw_sum(
+                drawing,
+                matrix.name,
+                x=x + SUM / 2,
+                lanes=lanes,
+                below=bottom - 12,
+                num_bytes=num_bytes,
+            )
             x += SUM
     return drawing
 
@@ -159,15 +200,22 @@ def _draw_matrix(
     scale: float,
 ) -> None:  # fmt: skip
     """The whole matrix as an outline, a rank's part of it filled, and the part's shape below."""
-    width, height = max(THINNEST, matrix.columns * scale), max(THINNEST, matrix.rows * scale)
-    left, above = middle - width / 2, y + (tallest - height) / 2
+    width = max(THINNEST, matrix.columns * scale)
+    height = max(THINNEST, matrix.rows * scale)
+    left = middle - width / 2
+    above = y + (tallest - height) / 2
     drawing.rect(left, above, width, height, fill=PAPER, stroke=LINE)
     own = matrix.column_shares[rank]
     for rows in matrix.row_shares[rank]:
-        box = (left + own.start * scale, above + rows.start * scale,
-               max(THINNEST, (own.stop - own.start) * scale),
-               max(THINNEST, (rows.stop - rows.start) * scale))  # fmt: skip
-        drawing.rect(*box, fill=OKABE_ITO[rank % len(OKABE_ITO)], stroke=INK, stroke_width=0.7)
+        drawing.rect(
+            left + own.start * scale,
+            above + rows.start * scale,
+            width=max(THINNEST, (own.stop - own.start) * scale),
+            height=max(THINNEST, (rows.stop - rows.start) * scale),
+            fill=OKABE_ITO[rank % len(OKABE_ITO)],
+            stroke=INK,
+            stroke_width=0.7,
+        )
     drawing.place((f"rank {rank}", matrix.name), left, above, width, height)
     drawing.text(middle, y + (tallest + height) / 2 + 14, matrix.shape(rank), COLUMN - 4,
                  font_size=11, text_anchor="middle", halo=True)  # fmt: skip

@@ -11,7 +11,8 @@ from minivllm.lab.viz.draw.palette import OKABE_ITO
 from minivllm.lab.viz.draw.wording import count
 from minivllm.utils.validation import check, is_number
 
-LIGHT, DARK = {"fill": "#dcdcdc"}, {"fill": OKABE_ITO[0]}
+LIGHT = {"fill": "#dcdcdc"}
+DARK = {"fill": OKABE_ITO[0]}
 
 
 def buckets(
@@ -47,13 +48,16 @@ def buckets(
         for bound, before, number in rows
     ]  # fmt: skip
     line = (rank, f"rank {rank:g}")
-    drawing = draw_bars("Buckets", facts, f"Buckets: {facts}.", bars, counts[-1], 360, line=line)
+    drawing = draw_bars(
+        "Buckets", facts, f"Buckets: {facts}.", bars=bars, whole=counts[-1], length=360, line=line
+    )
     return finish(drawing, _text(rows, holds, facts), title, mark)
 
 
 def _shown(cumulative: Mapping[str, int]) -> list[tuple[str, int, int]]:
     """Bound, how many before it, how many up to it; without the empty ones at both ends."""
-    rows, before = [], 0
+    rows = []
+    before = 0
     for bound, number in cumulative.items():
         rows.append((bound, before, number))
         before = number

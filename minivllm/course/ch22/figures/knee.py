@@ -40,7 +40,7 @@ def knee(
     ordered = dict(sorted(runs.items()))
     figure = _draw(ordered)
     panels = dict(zip(("TTFT", "requests"), figure.axes, strict=True))
-    return plot(figure, _alt(ordered), _text(ordered), title, mark, panels)
+    return plot(figure, _alt(ordered), _text(ordered), title=title, mark=mark, panels=panels)
 
 
 def _came_and_done(run: SimulationResult) -> tuple[float, float]:

@@ -11,7 +11,10 @@ from minivllm.lab.viz.draw.palette import GREY, LINE, OKABE_ITO, PAPER, letter
 from minivllm.lab.viz.draw.wording import count
 from minivllm.utils.validation import check, is_int
 
-CELL, GAP, NAMES, MOST = 20, 56, 26, 16  # pixels, and most rows
+CELL = 20  # pixels, as the next two
+GAP = 56
+NAMES = 26
+MOST = 16  # rows
 MODELS = ("decoder", "encoder")
 
 
@@ -32,11 +35,13 @@ def attention_masks(
     ok = 0 < total <= MOST and all(is_int(length, 1) for length in lengths)
     check(ok, "lengths", lengths, f"lengths of at least 1, {MOST} rows in all")
     owners = [index for index, length in enumerate(lengths) for _ in range(length)]
-    head, facts = "What each row sees", f"{count(len(lengths), 'prompt')}, {count(total, 'row')}"
+    head = "What each row sees"
+    facts = f"{count(len(lengths), 'prompt')}, {count(total, 'row')}"
     seen = {model: _seen(owners, model == "decoder") for model in MODELS}
     counts = {model: sum(map(len, rows)) for model, rows in seen.items()}
     alt = "; ".join(f"{model}: {number} pairs of rows" for model, number in counts.items())
-    size, top = total * CELL, HEADER_HEIGHT + 24
+    size = total * CELL
+    top = HEADER_HEIGHT + 24
     right = MARGIN + 2 * (NAMES + size) + GAP
     drawing = sheet(head, facts, f"{head}. {alt}.", right, top + size + 24)
     lines = []

@@ -11,7 +11,11 @@ from minivllm.lab.viz.draw.palette import GREY, INK, LINE, OKABE_ITO, ON_DARK, P
 from minivllm.lab.viz.draw.wording import count
 from minivllm.utils.validation import check
 
-NAMES, BOX, WIDEST, NARROWEST, LINE_HEIGHT = 64, 22, 34, 16, 34
+NAMES = 64
+BOX = 22
+WIDEST = 34
+NARROWEST = 16
+LINE_HEIGHT = 34
 METHODS = ("LAST", "CLS", "MEAN", "ALL")
 
 Chunk = tuple[int, int, int]  # first and last position + 1 of a prompt in the step, its length
@@ -55,8 +59,14 @@ def pooled_rows(
         (box_swatch(fill=PAPER, stroke=LINE), "dropped"),
     ]  # fmt: skip
     top = HEADER_HEIGHT + 20
-    drawing = sheet(head, facts, f"{head}. {'; '.join(lines)}.", MARGIN + NAMES + num_rows * box,
-                    top + (1 + len(methods)) * LINE_HEIGHT, legend)  # fmt: skip
+    drawing = sheet(
+        head,
+        facts,
+        f"{head}. {'; '.join(lines)}.",
+        right=MARGIN + NAMES + num_rows * box,
+        bottom=top + (1 + len(methods)) * LINE_HEIGHT,
+        legend=legend,
+    )
     for number, name in enumerate(["step", *methods]):
         y, x = top + number * LINE_HEIGHT, MARGIN + NAMES
         drawing.text(MARGIN, y + 15, name, font_weight="bold")

@@ -12,8 +12,10 @@ from minivllm.lab.viz.draw.svg import text_width
 from minivllm.lab.viz.draw.wording import as_drawn, count
 from minivllm.utils.validation import check
 
-CELL, ROW = 56, 26  # pixels
-LEAST, MOST = (255, 255, 255), (0, 114, 178)  # of a similarity of 0 and of 1
+CELL = 56  # pixels
+ROW = 26
+LEAST = (255, 255, 255)  # the colour of a similarity of 0
+MOST = (0, 114, 178)  # and of 1
 
 
 def similarity(
@@ -56,7 +58,8 @@ def similarity(
         y = top + i * ROW
         drawing.text(MARGIN, y + 17, rows[i])
         for k, number in enumerate(as_drawn(n, 2) for n in row):
-            x, share = MARGIN + names + k * CELL, min(max(number, 0.0), 1.0)
+            x = MARGIN + names + k * CELL
+            share = min(max(number, 0.0), 1.0)
             shade = [round(a + (b - a) * share) for a, b in zip(LEAST, MOST, strict=True)]
             edge = {"stroke": INK, "stroke_width": 2.5} if k == best[i] else {"stroke": LINE}
             fill = f"#{shade[0]:02x}{shade[1]:02x}{shade[2]:02x}"

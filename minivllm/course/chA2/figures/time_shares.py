@@ -38,7 +38,7 @@ def time_shares(
         Bar(name, [Part(share, {"fill": OKABE_ITO[0]})], f"{share:.0%}", height=16)
         for name, share in shares.items()
     ]
-    drawing = draw_bars(head, facts, f"{head}, {facts}: {told}.", bars, 1, 360)
+    drawing = draw_bars(head, facts, f"{head}, {facts}: {told}.", bars=bars, whole=1, length=360)
     return finish(drawing, _text(shares, head, facts), title, mark)
 
 

@@ -66,7 +66,12 @@ class OpenAIServingChat(OpenAIServing):
         request_id = self.request_id("chatcmpl", request, raw)
         prompt = {"prompt": text, "prompt_token_ids": token_ids, "cache_salt": request.cache_salt}
         engine_request = self.engine_request(
-            request, prompt, params, f"{request_id}-0", raw, lora_request
+            request,
+            prompt,
+            params,
+            name=f"{request_id}-0",
+            raw=raw,
+            lora_request=lora_request,
         )
         name = self.models.model_name(lora_request)
         if request.stream:
@@ -97,8 +102,12 @@ class OpenAIServingChat(OpenAIServing):
             return None
         if request.tool_choice is None and not can_choose:
             return None  # null without a parser: the tools are rendered, calls are not parsed
-        parallel = request.parallel_tool_calls is not False
-        return ToolChoice(tools, request.tool_choice, parallel, self.args)
+        return ToolChoice(
+            tools,
+            request.tool_choice,
+            parallel=request.parallel_tool_calls is not False,
+            args=self.args,
+        )
 
     def role(self, request: ChatCompletionRequest) -> str:
         """Role of the answer: the server's for a new turn, or that of the continued message."""

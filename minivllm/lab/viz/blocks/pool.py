@@ -80,7 +80,8 @@ class Pool:
     @property
     def facts(self) -> str:
         """The numbers that matter, in one line."""
-        held, usable = len(self.holders), self.snapshot.num_blocks - 1
+        held = len(self.holders)
+        usable = self.snapshot.num_blocks - 1
         slots = held * self.snapshot.block_size
         used = sum(block.num_used for block in self.blocks)
         written = sum(block.num_written for block in self.blocks)
@@ -136,11 +137,15 @@ def draw_tile(
     else:
         _draw_bare(drawing, block_id, box, edge)
     if block is not None and pool.detailed:
-        slots = (box[0] + 4, box[1] + 24, box[2] - 8, block)
+        x = box[0] + 4
+        y = box[1] + 24
+        width = box[2] - 8
         if plain:
-            look.draw_plain_slots(drawing, *slots)
+            look.draw_plain_slots(drawing, x, y, width, block)
         else:
-            look.draw_slots(drawing, *slots, decode, with_tokens)
+            look.draw_slots(
+                drawing, x, y, width=width, block=block, decode=decode, labels=with_tokens
+            )
 
 
 def _draw_held(drawing: Drawing, pool: Pool, block_id: int, box: Box, edge: Edge | None) -> None:
@@ -159,7 +164,7 @@ def _draw_held(drawing: Drawing, pool: Pool, block_id: int, box: Box, edge: Edge
     else:
         label = pool.label(block_id, 5).replace(" ", "")
         drawing.text(x + width / 2, y + 29, label, text_anchor="middle", **bold)
-        look.draw_fill_bar(drawing, x + 4, y + 34, width - 8, 6, block)
+        look.draw_fill_bar(drawing, x + 4, y + 34, width=width - 8, height=6, block=block)
 
 
 def _draw_cached(drawing: Drawing, pool: Pool, block_id: int, box: Box, edge: Edge | None) -> None:
@@ -188,7 +193,8 @@ def _draw_bare(drawing: Drawing, block_id: int, box: Box, edge: Edge | None) -> 
         drawing.text(x + width - 5, y + 15, "null", text_anchor="end")
 
 
-HELD, SHARED = "#c3e2f5", "#56b4e9"
+HELD = "#c3e2f5"
+SHARED = "#56b4e9"
 KINDS = {
     "free": "free",
     "cached": "free, but still cached",
@@ -222,7 +228,8 @@ def draw_map(
         top = y + first // columns * cell
         for kind, run in groupby(line, lambda block_id: kind_of(pool, block_id)):
             ids = list(run)
-            left, width = x + (ids[0] - first) * cell, len(ids) * cell
+            left = x + (ids[0] - first) * cell
+            width = len(ids) * cell
             box = f"M{left:g} {top:g}h{width:g}v{cell}h-{width:g}z"
             boxes[kind] += box
             if kind == "cached":
@@ -230,7 +237,7 @@ def draw_map(
     for kind, d in boxes.items():
         if d:
             _draw_kind(drawing, kind, d, dots, cell)
-    _draw_lattice(drawing, pool.num_drawn, x, y, columns, cell)
+    _draw_lattice(drawing, pool.num_drawn, x=x, y=y, columns=columns, cell=cell)
     for block_id, edge in edges.items():
         thin = {**edge, "fill": "none", "stroke_width": 1.8}
         drawing.rect(*corners[block_id], cell, cell, **thin)

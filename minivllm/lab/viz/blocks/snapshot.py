@@ -102,7 +102,9 @@ def take_snapshot(trace: Trace, step: int | None, after: str) -> Snapshot:
     check(trace.num_steps > 0, "trace", trace, "of an engine that has run at least one step")
     step = trace.num_steps - 1 if step is None else step
     state = trace.state_at(step, after)
-    owners, ref_counts, new = owners_of(trace), state.ref_counts, _allocated_in(trace, step)
+    owners = owners_of(trace)
+    ref_counts = state.ref_counts
+    new = _allocated_in(trace, step)
     copies = {
         (r.seq_id, r.dst_block_id): r.src_block_id
         for r in trace.at(step)
@@ -119,10 +121,10 @@ def take_snapshot(trace: Trace, step: int | None, after: str) -> Snapshot:
                     owner,
                     logical,
                     block_id,
-                    ref_counts[block_id],
-                    (seq_id, block_id) in new,
-                    _slots(seq, tokens, logical, state.block_size),
-                    copies.get((seq_id, block_id)),
+                    ref_count=ref_counts[block_id],
+                    is_new=(seq_id, block_id) in new,
+                    slots=_slots(seq, tokens, logical, state.block_size),
+                    copied_from=copies.get((seq_id, block_id)),
                 )
                 for logical, block_id in enumerate(seq.block_ids)
             )
@@ -137,13 +139,16 @@ def take_snapshot(trace: Trace, step: int | None, after: str) -> Snapshot:
 
 
 def _cached_block(state: State, owners: dict[str, Owner], block_id: int) -> HeldBlock:
-    content, size = state.contents[block_id], state.block_size
+    content = state.contents[block_id]
+    size = state.block_size
     first = content.logical * size
     slots = tuple(
         Slot(first + offset, block_id * size + offset, "cached", token)
         for offset, token in enumerate(content.token_ids)
     )
-    return HeldBlock(owners[content.seq_id], content.logical, block_id, 0, False, slots)
+    return HeldBlock(
+        owners[content.seq_id], content.logical, block_id, ref_count=0, is_new=False, slots=slots
+    )
 
 
 def _slots(
@@ -202,7 +207,8 @@ class BlockTables:
     @classmethod
     def of(cls, snapshot: Snapshot, chosen: list[SequenceTable]) -> BlockTables:
         """Entries of tables that fit, the first tables first."""
-        drawn, room = [], MAX_ENTRIES
+        drawn = []
+        room = MAX_ENTRIES
         for table in chosen:
             if room > 0:
                 drawn.append(replace(table, blocks=table.blocks[:room]))

@@ -21,7 +21,8 @@ DOTTED = {"stroke": GREY, "stroke_dasharray": "2 3"}  # edge of a free block tha
 CHANGED = {"stroke": INK, "stroke_width": 2.5}  # edge of what this step changed
 GIVEN_BACK = {"stroke": INK, "stroke_width": 2, "stroke_dasharray": "5 3"}
 
-changed_swatch, given_back_swatch = box_swatch(**CHANGED), box_swatch(**GIVEN_BACK)
+changed_swatch = box_swatch(**CHANGED)
+given_back_swatch = box_swatch(**GIVEN_BACK)
 hatched_swatch = box_swatch(hatched=True, stroke=NOBODY.edge)
 
 Decode = Callable[[int], str] | None

@@ -19,10 +19,13 @@ MAX_HELD = 2000  # and then
 
 def picture(run: LiveRun) -> dict[str, Any]:
     """Everything that a page shows, with nothing taken for known from an earlier picture."""
-    frame, owners = run.frame(), run.owners
-    drawn, window = _drawn(run, frame), run.window()
+    frame = run.frame()
+    owners = run.owners
+    drawn = _drawn(run, frame)
+    window = run.window()
     detailed = len(drawn) <= MAX_DETAILED and run.state.block_size <= MAX_SLOTS
-    held, cached = frame.ref_counts, frame.cached
+    held = frame.ref_counts
+    cached = frame.cached
     tokens = None
     if detailed:
         with_blocks = {row.owner.seq_id for row in frame.rows}

@@ -113,7 +113,9 @@ def _pack(
     """The first frame, the last one, and all that fit into the page, encoded for JSON."""
     stride = 1
     while True:
-        packer, packed, size = Packer(owners, _drawn(trace).detailed), [], 0
+        packer = Packer(owners, _drawn(trace).detailed)
+        packed = []
+        size = 0
         for frame in frames(trace, decode):
             if frame.step == 0:
                 first = frame
@@ -157,8 +159,10 @@ class Packer:
             for block in frame.free
             if self._detailed
         ]
-        same, self._free = free == self._free, free
-        self._queues, self._cached = queues, frame.cached
+        same = free == self._free
+        self._free = free
+        self._queues = queues
+        self._cached = frame.cached
         words = [frame.before, frame.plan, frame.result]
         return {"step": frame.step, "words": words, "rows": rows, "queues": changed,
                 "cached": cached, "free": 0 if same else free}  # fmt: skip
