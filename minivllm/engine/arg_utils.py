@@ -40,6 +40,7 @@ from minivllm.config.structured_outputs import (
     StructuredOutputsConfig,
     make_structured_outputs_config,
 )
+from minivllm.engine.device import resolve_device, resolve_dtype
 from minivllm.kv.memory_profile import host_memory_gib
 from minivllm.logger import init_logger
 from minivllm.models.generation_config import read_generation_config, sampling_defaults
@@ -55,7 +56,7 @@ from minivllm.pooling.resolve import (
 from minivllm.quantization import check_quantization, get_quantization_config, gguf
 from minivllm.sampling_params import SamplingParams
 from minivllm.scheduling.policies import make_policy
-from minivllm.utils.platforms import describe_gpu, pick_device
+from minivllm.utils.platforms import describe_gpu
 from minivllm.utils.validation import (
     check,
     check_booleans,
@@ -329,7 +330,7 @@ class EngineArgs:
             ValueError: if there is no such device, or the limits contradict each other or the
                 model.
         """
-        directory, device = model_directory(self), pick_device(self.device)
+        directory, device = model_directory(self), resolve_device(self.device)
         self._check_load_format(directory)
         model_config = _read_config(
             directory, self.quantization, self.hf_overrides, generation_directory(self)
@@ -341,11 +342,11 @@ class EngineArgs:
         if self.trust_remote_code:
             message = "trust_remote_code=True: %s is built in; a model's own code is never run."
             logger.info(message, model_config.architecture)
-        if self.dtype != "auto":
-            model_config = replace(model_config, dtype=getattr(torch, str(DTYPES[self.dtype])))
-        elif device.type == "cpu" and _is_quantized_in_float16(directory, model_config):
-            # vLLM computes in the dtype of the scales; a CPU's fast path has no float16
-            model_config = replace(model_config, dtype=torch.float32)
+        dtype = resolve_dtype(self.dtype, model_config.dtype, device)
+        on_cpu = self.dtype == "auto" and device.type == "cpu"
+        if on_cpu and _is_quantized_in_float16(directory, model_config):
+            dtype = torch.float32  # vLLM's is that of the scales; a CPU's fast path has no float16
+        model_config = replace(model_config, dtype=dtype)
         speculative_config = make_speculative_config(self.speculative_config, {})
         if model_config.runner_type == "pooling":
             grammars = self.structured_outputs_config
@@ -364,6 +365,8 @@ class EngineArgs:
         model_config.stage(0, self.pipeline_parallel_size)  # likewise
         limits = self.resolve_limits(model_config.max_model_len, gpu, chunks)
         lora_config = self._lora_config()
+        if lora_config is not None:
+            resolve_dtype(self.lora_dtype, dtype, device)  # raises if the device has it not
         ok = self.pipeline_parallel_size == 1 or (draft[1] is None and lora_config is None)
         allowed = "1 with a draft model or adapters, which have no stages yet"
         check(ok, "pipeline_parallel_size", self.pipeline_parallel_size, allowed)
