@@ -40,6 +40,7 @@ from minivllm.config.structured_outputs import (
     StructuredOutputsConfig,
     make_structured_outputs_config,
 )
+from minivllm.engine.device import resolve_device, resolve_dtype
 from minivllm.kv.memory_profile import host_memory_gib
 from minivllm.logger import init_logger
 from minivllm.models.generation_config import read_generation_config, sampling_defaults
@@ -55,7 +56,7 @@ from minivllm.pooling.runner_type import (
 from minivllm.quantization import check_quantization, get_quantization_config, gguf
 from minivllm.sampling_params import SamplingParams
 from minivllm.scheduling.policies import make_policy
-from minivllm.utils.platforms import describe_gpu, pick_device
+from minivllm.utils.platforms import describe_gpu
 from minivllm.utils.validation import (
     check,
     check_booleans,
@@ -331,7 +332,7 @@ class EngineArgs:
         """
         # 1. The model: what its files say, and what these arguments change of it.
         directory = model_directory(self)
-        device = pick_device(self.device)
+        device = resolve_device(self.device)
         self._check_load_format(directory)
         model_config = _read_config(
             directory, self.quantization, self.hf_overrides, generation_directory(self)
@@ -343,11 +344,11 @@ class EngineArgs:
         if self.trust_remote_code:
             message = "trust_remote_code=True: %s is built in; a model's own code is never run."
             logger.info(message, model_config.architecture)
-        if self.dtype != "auto":
-            model_config = replace(model_config, dtype=getattr(torch, str(DTYPES[self.dtype])))
-        elif device.type == "cpu" and _is_quantized_in_float16(directory, model_config):
-            # vLLM computes in the dtype of the scales; a CPU's fast path has no float16
-            model_config = replace(model_config, dtype=torch.float32)
+        dtype = resolve_dtype(self.dtype, model_config.dtype, device)
+        on_cpu = self.dtype == "auto" and device.type == "cpu"
+        if on_cpu and _is_quantized_in_float16(directory, model_config):
+            dtype = torch.float32  # vLLM's is that of the scales; a CPU's fast path has no float16
+        model_config = replace(model_config, dtype=dtype)
         # 2. What works on its outputs: drafts and grammars, which pooling has no use for.
         speculative_config = make_speculative_config(self.speculative_config, {})
         grammars = make_structured_outputs_config(self.structured_outputs_config)
@@ -371,6 +372,8 @@ class EngineArgs:
         model_config.stage(0, self.pipeline_parallel_size)  # likewise
         limits = self.resolve_limits(model_config.max_model_len, gpu, chunks)
         lora_config = self._lora_config()
+        if lora_config is not None:
+            resolve_dtype(self.lora_dtype, dtype, device)  # raises if the device has it not
         ok = self.pipeline_parallel_size == 1 or (draft_config is None and lora_config is None)
         allowed = "1 with a draft model or adapters, which have no stages yet"
         check(ok, "pipeline_parallel_size", self.pipeline_parallel_size, allowed)

@@ -5,11 +5,13 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
+from traceback import clear_frames
 from typing import Any
 
 import torch
@@ -41,6 +43,7 @@ from minivllm.pooling.make_pooler import make_pooler
 from minivllm.pooling_params import PoolingParams
 from minivllm.quantization import gguf, w4a16
 from minivllm.scheduling.output import ModelRunnerOutput, SchedulerOutput
+from minivllm.utils.math_utils import cdiv
 from minivllm.utils.platforms import describe_gpu
 from minivllm.worker.cuda_graph_runner import CUDAGraphRecorder, capture_sizes
 from minivllm.worker.draft_model import DraftModelProposer
@@ -59,7 +62,7 @@ class Worker:
     """One device with a model on it. Its methods are called in the order in which they stand here.
 
     The config says what to load, where, and within which limits; the state, which part of a model
-    that several ranks share. Ranks on GPUs have one each.
+    that several ranks share. Ranks on GPUs have one each, or take turns in one process.
     """
 
     def __init__(self, config: VllmConfig, parallel_state: ParallelState | None = None):
@@ -71,8 +74,12 @@ class Worker:
         self.draft_model: DecoderModel | None = None
         self.lora_manager: WorkerLoRAManager | None = None
         self.device = config.device_config.device
+        self.ranks_here = 1  # on this device
         if self.device.type == "cuda" and config.parallel_config.world_size > 1:
-            self.device = torch.device("cuda", self.parallel_state.rank % torch.cuda.device_count())
+            num_gpus = torch.cuda.device_count()
+            self.device = torch.device("cuda", self.parallel_state.rank % num_gpus)
+            if config.parallel_config.backend == "together":
+                self.ranks_here = cdiv(config.parallel_config.world_size, num_gpus)
         self.block_size = config.cache_config.block_size
         self.total: float = host_memory_gib() * 2**30  # of the device
         self._peak_activations: int | None = None  # what a GPU was measured to need
@@ -87,6 +94,8 @@ class Worker:
         """
         self.attention = make_backend(self.config.device_config.attention_backend, self.device)
         if self.device.type != "cpu":
+            if self.device.index is not None:  # Triton launches on the current one
+                torch.cuda.set_device(self.device)
             self._look_at_gpu()
 
     def _look_at_gpu(self) -> None:
@@ -96,10 +105,10 @@ class Worker:
         stated = cache.num_gpu_blocks_override or cache.kv_cache_memory_bytes
         if self.free_at_start < self.wanted and not stated:
             raise ValueError(
-                f"gpu_memory_utilization={cache.gpu_memory_utilization} asks for "
-                f"{format_bytes(self.wanted)} of the GPU's {format_bytes(self.total)}, but only "
-                f"{format_bytes(self.free_at_start)} are free; lower it, or end what else uses the "
-                "GPU."
+                f"Free memory on device {self.device} ({self.free_at_start / 2**30:.2f}/"
+                f"{self.total / 2**30:.2f} GiB) on startup is less than desired GPU memory "
+                f"utilization ({cache.gpu_memory_utilization}, {self.wanted / 2**30:.2f} GiB). "
+                "Decrease GPU memory utilization or reduce GPU memory used by other processes."
             )
 
     def load_model(self, timings: Timings | None = None) -> Timings:
@@ -117,7 +126,7 @@ class Worker:
         if timings and self.device.type == "cpu":
             import_timings(timings)
         whole, load = self.whole_config, self.config.load_config
-        with self._out_of_memory_explained():
+        with self._out_of_memory_explained("the weights"):
             self.model = self._load(load.model_directory, whole.model_config, whole.lora_config)
             if whole.draft_model_config is not None and load.draft_model_directory is not None:
                 self.draft_model = self._load(load.draft_model_directory, whole.draft_model_config)
@@ -164,12 +173,13 @@ class Worker:
         return envs.cpu_kvcache_bytes() if self.device.type == "cpu" else self._measure_gpu()
 
     def _measure_gpu(self) -> int:
-        with self._out_of_memory_explained():
+        with self._out_of_memory_explained("weights and a full step"):
             self._peak_activations = self._activations()
         torch.cuda.empty_cache()
         used = self.free_at_start - torch.cuda.mem_get_info(self.device)[0]
         self._overhead = max(0, used - self._weight_bytes())
-        return self.wanted - used - self._peak_activations
+        left = self.wanted - used - self._peak_activations
+        return left // self.ranks_here
 
     def initialize_from_config(self, kv_cache_config: KVCacheConfig) -> None:
         """Allocate the KV cache, on the device and on the host, and make the model runner."""
@@ -182,7 +192,8 @@ class Worker:
                 "Using KV cache scaling factor 1.0 for %s. If this is unintended, verify that "
                 "k/v_scale scaling factors are properly set in the checkpoint.", cache_dtype,
             )  # fmt: skip
-        self.model_runner = self._runner(kv_cache_config)
+        with self._out_of_memory_explained("weights and the KV cache"):
+            self.model_runner = self._runner(kv_cache_config)
         if self.device.type != "cpu":
             self.profile_memory()
         self._log_room(kv_cache_config.num_host_blocks)
@@ -222,6 +233,9 @@ class Worker:
         if self.parallel_state.pp.size > 1:
             logger.info("No CUDA graphs: stages receive and send, which is not recorded.")
             return
+        if self.config.parallel_config.backend == "together" and self.parallel_state.tp.size > 1:
+            logger.info("No CUDA graphs: ranks take turns, which is not recorded.")
+            return
         if not self.attention.supports_cuda_graphs:
             name = self.attention.name
             logger.info(
@@ -231,7 +245,8 @@ class Worker:
         limits, start = self.config.scheduler_config, time.perf_counter()
         free_before, _ = torch.cuda.mem_get_info(self.device)
         sizes = capture_sizes(min(limits.max_num_seqs, limits.max_num_batched_tokens))
-        self.model_runner.capture_decodes(sizes, limits.max_model_len, CUDAGraphRecorder())
+        with self._out_of_memory_explained("weights, KV cache and CUDA graphs"):
+            self.model_runner.capture_decodes(sizes, limits.max_model_len, CUDAGraphRecorder())
         torch.cuda.synchronize(self.device)
         taken = free_before - torch.cuda.mem_get_info(self.device)[0]
         logger.info(
@@ -240,8 +255,21 @@ class Worker:
         )  # fmt: skip
 
     def execute_model(self, scheduler_output: SchedulerOutput) -> ModelRunnerOutput:
-        """Compute one step."""
-        return self.model_runner.execute_model(scheduler_output)
+        """Compute one step.
+
+        Raises:
+            RuntimeError: if the GPU has not enough memory for it.
+        """
+        try:
+            return self.model_runner.execute_model(scheduler_output)
+        except torch.OutOfMemoryError as error:
+            clear_frames(error.__traceback__)  # what the step has made is let go
+            torch.cuda.empty_cache()
+            raise RuntimeError(
+                f"a step of {sum(scheduler_output.num_scheduled_tokens.values())} tokens does not "
+                f"fit into the memory of {self.device}; lower gpu_memory_utilization, "
+                "max_num_batched_tokens or max_num_seqs, or end what else uses the GPU."
+            ) from error
 
     def check_params(self, params: Any) -> None:
         """No-op. Used to test that the arguments can be unpickled by this rank."""
@@ -357,12 +385,18 @@ class Worker:
         return slots + sum(p.nbytes for model in models for p in model.parameters())
 
     @contextmanager
-    def _out_of_memory_explained(self) -> Iterator[None]:
+    def _out_of_memory_explained(self, what: str) -> Iterator[None]:
+        """Let memory that does not suffice be one sentence, and none of it be kept."""
         try:
             yield
         except torch.OutOfMemoryError as error:
+            clear_frames(error.__traceback__)
+            for name in ("model", "draft_model", "model_runner"):
+                vars(self).pop(name, None)
+            gc.collect()
+            torch.cuda.empty_cache()
             raise ValueError(
-                f"weights and a full step do not fit into the GPU's "
-                f"{format_bytes(self.free_at_start)} of free memory; lower max_num_batched_tokens "
-                "or max_num_seqs, choose dtype='bfloat16', or a smaller model."
+                f"{what} do not fit into the GPU's {format_bytes(self.free_at_start)} of free "
+                "memory; lower max_num_batched_tokens or max_num_seqs, choose dtype='bfloat16', or "
+                "a smaller model."
             ) from error

@@ -7,6 +7,7 @@ import sys
 
 import pytest
 import torch
+from cuda_stand_ins import pretend_memory
 from safetensors.torch import load_file
 
 from minivllm import LLM, EngineArgs, SamplingParams
@@ -130,9 +131,7 @@ def measure(tiny_qwen2, monkeypatch):
     def measure(free, total, used, **kwargs):
         engine = make(tiny_qwen2, **({"num_gpu_blocks_override": None} | kwargs)).llm_engine
         config, worker = engine.vllm_config, engine.worker
-        answers = iter([(free, total), (free - used, total)])
-        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: next(answers))
-        monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+        pretend_memory(monkeypatch, (free, total), (free - used, total))
         worker._look_at_gpu()
         specs = worker.get_kv_cache_spec()
         found = get_kv_cache_config(
@@ -165,7 +164,7 @@ def test_the_kv_cache_gets_what_is_left(measure):
 
 def test_too_little_memory_on_a_gpu(measure):
     gib = 2**30
-    with pytest.raises(ValueError, match=r"utilization=0\.9 asks for 9\.00 GiB .* only 8\.00 GiB"):
+    with pytest.raises(ValueError, match=r"8\.00/10\.00 GiB\) .*utilization \(0\.9, 9\.00 GiB"):
         measure(free=8 * gib, total=10 * gib, used=0)
     with pytest.raises(ValueError, match=r"holds 0 tokens .*gpu_memory_utilization\."):
         measure(free=10 * gib, total=10 * gib, used=9 * gib)

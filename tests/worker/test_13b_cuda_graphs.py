@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from cuda_stand_ins import CUDA, GIB, CallsAgain, pretend_memory
 from helpers import make_llm, run_and_compare, workload
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -23,22 +24,6 @@ pytestmark = pytest.mark.slow
 
 BACKENDS = ["reference", "paged_torch", "paged_numba", "paged_triton"]
 CPU = torch.device("cpu")
-
-
-class CallsAgain:
-    """A recorder for a CPU."""
-
-    def __init__(self):
-        self.num_replays = 0
-
-    def capture(self, function):
-        function()
-
-        def replay():
-            self.num_replays += 1
-            function()
-
-        return replay
 
 
 def with_graphs(llm, sizes):
@@ -225,11 +210,9 @@ def test_what_a_worker_on_a_gpu_does_and_says(tiny_qwen2, monkeypatch, capsys):
     kwargs = {"block_size": 4, "max_model_len": 32, "num_gpu_blocks_override": 20}
     llm = make_llm(tiny_qwen2, attention_backend="paged_torch", max_num_seqs=6, **kwargs)
     worker = llm.llm_engine.worker
-    answers = iter([(9 * 2**30, 10 * 2**30), (8 * 2**30, 10 * 2**30)])
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: next(answers))
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
+    pretend_memory(monkeypatch, (9 * GIB, 10 * GIB), (8 * GIB, 10 * GIB))
     monkeypatch.setattr("minivllm.worker.worker.CUDAGraphRecorder", CallsAgain)
-    monkeypatch.setattr(worker, "device", torch.device("cuda"))
+    monkeypatch.setattr(worker, "device", CUDA)
     for enforce_eager, supports, line in (
         (True, True, "No CUDA graphs: enforce_eager=True."),
         (False, False, "No CUDA graphs: paged_torch looks into its inputs, and looks are not"),
