@@ -1,4 +1,4 @@
-"""MemoryProfile: what fills a device's memory. And the size of K and V per token."""
+"""MemoryProfile: what fills a device's memory. And the size of K and V per token (notebook 13)."""
 
 from __future__ import annotations
 

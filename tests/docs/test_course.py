@@ -1,6 +1,6 @@
 """The course as a whole: its map, its overview and its teacher's pages say what is there."""
 
-import importlib
+import ast
 import importlib.util
 import json
 import re
@@ -13,7 +13,7 @@ from minivllm.course.chapters import CHAPTERS, EXERCISES
 from minivllm.exercises import quiz
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
-COURSE = Path(__file__).parents[2] / "minivllm/course"
+PACKAGE = Path(__file__).parents[2] / "minivllm"
 _spec = importlib.util.spec_from_file_location("course", NOTEBOOKS / "course.py")
 course = sys.modules["course"] = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(course)
@@ -73,7 +73,7 @@ def test_each_lecture_has_a_folder():
 
 def test_a_folder_names_its_labs_and_figures(lecture):
     """In ``__init__.py``; a figure that two notebooks draw belongs to ``lab/viz``."""
-    chapter, folder = CHAPTERS[lecture.number], COURSE / f"ch{lecture.number}"
+    chapter, folder = CHAPTERS[lecture.number], PACKAGE / f"course/ch{lecture.number}"
     homes = {lab.stub.__module__.rpartition(".")[2] for lab in chapter.labs}
     assert homes == {path.stem for path in folder.glob("lab_*.py")}
     texts = {it.number: code_of(it.path) for it in LECTURES}
@@ -81,6 +81,23 @@ def test_a_folder_names_its_labs_and_figures(lecture):
         assert figure.__module__.startswith(f"minivllm.course.ch{lecture.number}.figures.")
         drawn = re.compile(rf"\b{figure.__name__}\(")
         assert [n for n, text in texts.items() if drawn.search(text)] == [lecture.number]
+
+
+def test_a_module_names_the_notebooks_that_list_it():
+    """The head of each engine module ends with them: "(notebook 05)"."""
+    listed, named = {}, {}
+    for it in LECTURES:
+        for file in re.findall(r'"# minivllm/([\w/]+\.py)\\n"', it.path.read_text("utf-8")):
+            if not file.startswith(("lab/", "course/")) and it.number not in listed.get(file, []):
+                listed.setdefault(file, []).append(it.number)
+    for path in PACKAGE.rglob("*.py"):
+        file = path.relative_to(PACKAGE).as_posix()
+        head = ast.get_docstring(ast.parse(path.read_text("utf-8"))) or ""
+        note = re.search(r"\(notebooks? (\w+(?:, \w+)*)\)", head)
+        if note and not file.startswith(("lab/", "course/")):
+            named[file] = note[1].split(", ")
+    assert len(listed) > 30
+    assert named == listed
 
 
 # -- the teacher's pages -------------------------------------------------------------------------
