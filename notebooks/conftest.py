@@ -16,6 +16,7 @@ from pathlib import Path
 import matplotlib.font_manager  # noqa: F401
 
 sys.path.insert(0, str(Path(__file__).parent))
+import chapter_marks
 import needs_real
 
 if "PYTEST_XDIST_WORKER" in os.environ:  # a thread for each worker's kernels
@@ -40,6 +41,7 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
+    chapter_marks.register(config)
     if config.getoption("--draws"):
         config.draws_home = home = tempfile.TemporaryDirectory()
         startup = Path(home.name, "profile_default", "startup")  # what every kernel runs first

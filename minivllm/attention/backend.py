@@ -1,6 +1,7 @@
 """AttentionBackend: the interface of an attention implementation over a paged KV cache.
 
 (vLLM: AttentionImpl, vllm/v1/attention/backend.py)
+(notebooks 01, 09, 19)
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 Gathering copies everything that is read, which costs as much as the attention itself; a kernel that
 reads the blocks where they are (``paged_numba``, ``paged_triton``) saves that. What torch can do is
 to copy little at a time, so that the copy is still in the processor's cache when it is read.
+(notebook 09)
 """
 
 from __future__ import annotations

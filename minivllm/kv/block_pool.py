@@ -2,6 +2,7 @@
 
 Pure bookkeeping: a block here is an id and a reference count; the tensors behind the ids live in
 ``attention/kv_cache.py``. (vLLM: vllm/v1/core/block_pool.py)
+(notebook 08)
 """
 
 from __future__ import annotations

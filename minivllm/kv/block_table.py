@@ -1,4 +1,4 @@
-"""BlockTable: maps each position of one sequence to its slot in the KV cache.
+"""BlockTable: maps each position of one sequence to its slot in the KV cache (notebooks 03, 04).
 
 Position ``p`` is in the sequence's logical block ``p // block_size``; the table says which physical
 block that is; the *slot* is the row in the KV tensors (PagedAttention paper, section 4.3).

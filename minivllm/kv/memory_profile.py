@@ -1,4 +1,4 @@
-"""MemoryProfile: what fills a device's memory."""
+"""MemoryProfile: what fills a device's memory (notebook 13)."""
 
 from __future__ import annotations
 

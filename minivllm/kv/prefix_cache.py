@@ -3,6 +3,7 @@
 A block hash is a digest of the hash of the block before it, the block's own tokens and whatever
 else its content depends on. So equal hashes mean equal prefixes, and the cache needs no tree.
 (vLLM: vllm/v1/core/kv_cache_utils.py, hash_block_tokens; block_pool.py, BlockHashToBlockMap)
+(notebooks 08, 08b, 17)
 """
 
 from __future__ import annotations

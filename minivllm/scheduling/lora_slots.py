@@ -1,4 +1,4 @@
-"""LoRASlots: which adapters are on the device, and which requests wait for a slot.
+"""LoRASlots: which adapters are on the device, and which requests wait for a slot (notebook 17).
 
 A slot is to an adapter what a block is to K and V: a place in memory that was allocated at the
 start. The scheduler decides which adapter is where, and the worker is told in the plan.

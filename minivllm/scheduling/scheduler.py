@@ -2,6 +2,7 @@
 
 There is no prefill phase and no decode phase. Every sequence has tokens and computed tokens, and a
 step lets the second catch up with the first. (vLLM: vllm/v1/core/sched/scheduler.py)
+(notebooks 05, 06, 07)
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""DraftModelProposer: a small model drafts the next tokens of each sequence.
+"""DraftModelProposer: a small model drafts the next tokens of each sequence (notebook 14b).
 
 It computes what the target computes, in the same step and through the same block tables: its K and
 V are further layers behind the same block ids. So a block that is copied, swapped, forked or found

@@ -1,6 +1,7 @@
 """Worker: owns the device. Loads the model, measures what memory is left, allocates the KV cache.
 
 (vLLM: vllm/v1/worker/gpu_worker.py, cpu_worker.py)
+(notebook 13)
 """
 
 from __future__ import annotations

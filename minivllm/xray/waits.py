@@ -1,4 +1,7 @@
-"""Waits and stalls of a recorded run, each with its cause, read off the state at each step."""
+"""Waits and stalls of a recorded run, each with its cause, read off the state at each step.
+
+(notebook 26)
+"""
 
 from __future__ import annotations
 

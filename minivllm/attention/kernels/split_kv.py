@@ -6,6 +6,7 @@ a program of its own, which leaves its result and the log of its sum of exps (ls
 mean of the parts' results, weighted with ``exp(lse)``: each part's share of the whole sum.
 (FlashDecoding, Dao et al. 2023; vLLM 0.6.6's CUDA kernels: paged_attention_v2 and
 paged_attention_v2_reduce_kernel, csrc/attention/attention_kernels.cuh)
+(notebook 11)
 """
 
 from __future__ import annotations

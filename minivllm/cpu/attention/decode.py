@@ -3,6 +3,7 @@
 Blocks are read where they are, through the block table. A few queries meet each key, so that what
 counts is how the keys are read: a vector of them at a time, transposed, a key in each SIMD lane.
 (vLLM: vllm/v1/attention/backends/cpu_attn.py)
+(notebook A3)
 """
 
 from __future__ import annotations
