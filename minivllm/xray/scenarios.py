@@ -14,7 +14,8 @@ from itertools import product
 from math import inf
 from typing import Any
 
-from minivllm.lab.sim.loop import Arrivals, run_steps
+from minivllm.lab.sim.clock import Clock
+from minivllm.lab.sim.loop import run_steps
 from minivllm.lab.sim.result import percentiles
 from minivllm.lab.viz.figures.timeline import compare
 from minivllm.request import Request, RequestStatus
@@ -129,7 +130,7 @@ def what_if(xray: XRay, *changes: Mapping[str, Any]) -> WhatIf:
     arrivals, measured = arrivals_of(xray), _walk(xray, xray.trace)
     cases = [_numbers("measured", measured, arrivals)]
     for name, other in [("the same, simulated", xray), *others]:
-        trace = simulate(other, measured, cost)
+        trace = run_again(other, measured, cost)
         case = _numbers(name, _walk(other, trace), arrivals)
         cases.append(replace(case, guess=guess(cost, trace)))
     return WhatIf(cases, cost)
@@ -150,21 +151,22 @@ def parse_changes(words: Iterable[str]) -> list[dict[str, Any]]:
     return [dict(zip(named, values, strict=True)) for values in product(*named.values())]
 
 
-def simulate(xray: XRay, measured: Walk, cost: StepCost) -> Trace:
+def run_again(xray: XRay, measured: Walk, cost: StepCost) -> Trace:
     """Run our scheduler on a run's arrivals; returns its trace, with simulated times.
 
     Raises:
         ValueError: if a request could never run with these settings.
     """
-    scheduler, requests, times = make_scheduler(xray), requests_of(xray), times_to_schedule(xray)
+    clock = Clock()
+    scheduler, requests = make_scheduler(xray, clock), requests_of(xray)
+    times = times_to_schedule(xray)
     for name, request in requests.items():
         request.arrival_time = times.get(name, request.arrival_time)
-    trace = scheduler.trace
-    assert trace is not None
-    run = _Run(scheduler, measured, requests.values(), cost)
-    trace.clock, trace._start = (lambda: run.now), 0.0
-    run.run()
-    return trace
+    if measured.rows:
+        clock.now = measured.rows[0].start
+    _Run(scheduler, measured, cost, clock).run(requests.values())
+    assert scheduler.trace is not None
+    return scheduler.trace
 
 
 class _Run:
@@ -172,17 +174,14 @@ class _Run:
 
     Args:
         scheduler: without requests.
-        measured: the recorded run: when it began, and when requests were aborted.
-        requests: as they arrive.
+        measured: the recorded run: its tokens, and when requests were aborted.
         cost: of a step.
+        clock: at the time of the run's beginning.
     """
 
-    def __init__(
-        self, scheduler: Scheduler, measured: Walk, requests: Iterable[Request], cost: StepCost
-    ):
-        self.scheduler, self.cost = scheduler, cost
+    def __init__(self, scheduler: Scheduler, measured: Walk, cost: StepCost, clock: Clock):
+        self.scheduler, self.cost, self.clock = scheduler, cost, clock
         self.interruptions = deque(cost.interruptions)
-        self.arrivals = Arrivals(requests)
         self.tokens: dict[str, list[int]] = {}
         self.aborts: dict[str, float] = {}  # the times of those that are still to come
         for record in measured.trace.records:
@@ -190,22 +189,15 @@ class _Run:
                 self.tokens.setdefault(record.seq_id, []).append(record.token_id)
             elif isinstance(record, Finished) and record.reason == "abort":
                 self.aborts[record.seq_id] = measured.ends[record.seq_id]
-        self.now = measured.rows[0].start if measured.rows else 0.0
 
-    def run(self) -> None:
-        """Run until all requests have ended."""
-        for step in run_steps(self.scheduler, self.arrivals, self._execute, self._moment):
-            self.now += self.cost.pause_seconds(len(step.scheduler_output.num_scheduled_tokens))
-            due = [
-                n for n, t in self.aborts.items() if t <= self.now and n in self.scheduler.requests
-            ]
+    def run(self, requests: Iterable[Request]) -> None:
+        """Run until all requests have ended, each from when it arrives."""
+        for step in run_steps(self.scheduler, requests, self._execute, self.clock):
+            num_seqs = len(step.scheduler_output.num_scheduled_tokens)
+            self.clock.now += self.cost.pause_seconds(num_seqs)
+            now, alive = self.clock.now, self.scheduler.requests
+            due = [name for name, time in self.aborts.items() if time <= now and name in alive]
             self.scheduler.finish_requests(due, RequestStatus.FINISHED_ABORTED)
-
-    def _moment(self) -> float:
-        """The time before a step: an idle engine waits for the next request."""
-        if not self.scheduler.requests:
-            self.now = max(self.now, self.arrivals.next_time)
-        return self.now
 
     def _execute(self, scheduler: Scheduler, plan: SchedulerOutput) -> ModelRunnerOutput:
         sampled = {}
@@ -219,9 +211,9 @@ class _Run:
                 done = seq.num_output_tokens
                 sampled[name] = [known[done] if done < len(known) else 0]
         num_seqs = len(plan.num_scheduled_tokens)
-        self.now += self.cost.step_seconds(features(num_tokens, num_seqs, num_keys))
-        while self.interruptions and self.interruptions[0].time <= self.now:
-            self.now += self.interruptions.popleft().seconds
+        self.clock.now += self.cost.step_seconds(features(num_tokens, num_seqs, num_keys))
+        while self.interruptions and self.interruptions[0].time <= self.clock.now:
+            self.clock.now += self.interruptions.popleft().seconds
         return ModelRunnerOutput(sampled)
 
 

@@ -24,9 +24,9 @@ from minivllm.lab.bench.workloads import (
     PROMPT_TOKENS,
     prompt_of,
 )
-from minivllm.lab.sim.loop import make_scheduler, run_steps, runner_output
-from minivllm.request import Request, Sequence
-from minivllm.sampling_params import SamplingParams
+from minivllm.lab.sim.loop import run_steps, runner_output
+from minivllm.lab.sim.make import make_request, make_scheduler
+from minivllm.request import Sequence
 from minivllm.scheduling.output import ModelRunnerOutput, SchedulerOutput
 from minivllm.scheduling.scheduler import Scheduler
 from minivllm.utils.math_utils import cdiv
@@ -167,8 +167,8 @@ class RunningDecodes:
             max_num_seqs=num_requests,
             max_model_len=MAX_MODEL_LEN,
         )
-        params = SamplingParams(max_tokens=MAX_MODEL_LEN - PROMPT_TOKENS, ignore_eos=True)
-        requests = [Request(str(index), prompt_of(index), params) for index in range(num_requests)]
+        most = MAX_MODEL_LEN - PROMPT_TOKENS
+        requests = [make_request(str(i), prompt_of(i), most) for i in range(num_requests)]
         self._steps = run_steps(self.scheduler, requests, self._execute)
         self._planned = self._executed = 0.0
         self.step()
@@ -201,7 +201,7 @@ def window_us(core) -> float:
 
 def least_step_us(num_requests: int) -> float:
     """µs per request to write down that it runs, to count its token and to append it."""
-    request = Request("0", prompt_of(0), SamplingParams())
+    request = make_request("0", prompt_of(0))
     seqs = [Sequence(request, index) for index in range(num_requests)]
 
     def touch_each_request():

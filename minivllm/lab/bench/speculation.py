@@ -22,8 +22,9 @@ from minivllm.lab.bench.options import Repeats, Threads
 from minivllm.lab.bench.report import Report
 from minivllm.lab.bench.roofline import shape_of
 from minivllm.lab.bench.speculation_texts import Texts, texts
+from minivllm.lab.sim.make import make_request
 from minivllm.metrics.spec_decode import SpecDecodingStats
-from minivllm.request import Request, Sequence
+from minivllm.request import Sequence
 from minivllm.sampling_params import SamplingParams
 from minivllm.spec_decode.proposer import NgramProposer
 
@@ -206,7 +207,7 @@ def _proposer_us(low: int, high: int, config: dict[str, Any]) -> float:
     """Microseconds of the n-gram proposer when a text of 4,096 tokens has grown by one."""
     proposer = NgramProposer(low, high, config["num_speculative_tokens"])
     token_ids = [(i * i + i // 7) % 900 for i in range(PROPOSER_TOKENS)]
-    seq = Request("0", token_ids, SamplingParams()).seqs[0]
+    seq = make_request("0", token_ids).seqs[0]
     propose = partial(proposer.propose, [seq])
     propose()  # reads the whole text, once
     times = []

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import deque
 from concurrent.futures import Future
 
+from minivllm.lab.sim.clock import Clock
 from minivllm.lab.sim.cluster import Cluster
-from minivllm.lab.sim.replica import Clock, Replica, Size
+from minivllm.lab.sim.replica import Replica, Size
 from minivllm.request import Sequence
 from minivllm.scheduling.batch_queue import BatchQueue
 from minivllm.scheduling.livelock import check_progress

@@ -10,20 +10,14 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
-from minivllm.config import SchedulerConfig
 from minivllm.kv.manager import KVCacheManager
-from minivllm.lab.sim.drafting import (
-    PaddingScheduler,
-    check_speculative,
-    fake_drafts,
-    speculative_limits,
-)
+from minivllm.lab.sim.drafting import check_speculative, fake_drafts
 from minivllm.lab.sim.loop import Step, fake_execute, run_steps
+from minivllm.lab.sim.make import make_request, make_vllms_scheduler
 from minivllm.lab.sim.replay_queue import CallRecorder
-from minivllm.lora.request import LoadedLoRA, LoRARequest
+from minivllm.lora.request import LoRARequest
 from minivllm.pooling_params import PoolingParams
 from minivllm.request import Request
-from minivllm.sampling_params import SamplingParams
 from minivllm.scheduling.output import ModelRunnerOutput, SchedulerOutput
 from minivllm.scheduling.policies import SchedulingPolicy
 from minivllm.scheduling.scheduler import Scheduler
@@ -101,15 +95,15 @@ def _prepare(
     manager = kv_cache_manager_cls(
         config["num_gpu_blocks"], config["block_size"], config["enable_prefix_caching"]
     )
-    manager.forgets_called_off = False  # as vLLM, whose plans are replayed
     speculative = config.get("speculative")
-    limits = {name: config[name] for name in _LIMITS}
-    if speculative is not None:
-        limits |= speculative_limits(speculative)
-    limits["max_loras"] = config.get("max_loras", 0)
-    limits["num_sampled_tokens_per_step"] = int(config.get("runner_type") != "pooling")
-    cls = Scheduler if speculative is None else PaddingScheduler
-    scheduler = cls(SchedulerConfig(policy=policy or config["policy"], **limits), manager)
+    scheduler = make_vllms_scheduler(
+        manager,
+        speculative=speculative,
+        policy=policy or config["policy"],
+        max_loras=config.get("max_loras", 0),
+        num_sampled_tokens_per_step=int(config.get("runner_type") != "pooling"),
+        **{name: config[name] for name in _LIMITS},
+    )
     return scheduler, [_request(entry) for entry in workload["requests"]], speculative
 
 
@@ -203,22 +197,17 @@ def _scheduled(scheduler_output: SchedulerOutput, manager: KVCacheManager) -> li
 
 
 def _request(entry: dict[str, Any]) -> Request:
-    lora, pools = entry.get("lora"), entry.get("pooling", False)
-    sampling_params = SamplingParams(
-        max_tokens=entry["max_tokens"], stop_token_ids=entry.get("stop_token_ids", [])
-    )
-    request = Request(
+    lora = entry.get("lora")
+    return make_request(
         entry["id"],
         entry["prompt_token_ids"],
-        None if pools else sampling_params,
-        pooling_params=PoolingParams() if pools else None,
+        entry["max_tokens"],
         arrival_time=entry["arrival_step"],
         priority=entry.get("priority", 0),
         lora_request=None if lora is None else LoRARequest(lora["name"], lora["id"], lora["path"]),
+        pooling_params=PoolingParams() if entry.get("pooling", False) else None,
+        stop_token_ids=entry.get("stop_token_ids", []),
     )
-    if request.lora_request is not None:  # there are no files, and so no digest of them
-        request.lora = LoadedLoRA.from_request(request.lora_request)
-    return request
 
 
 def _validate(workload: dict[str, Any]) -> None:

@@ -4,25 +4,17 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from minivllm.lab.sim.clock import Clock
 from minivllm.lab.sim.cluster import Cluster
 from minivllm.lab.sim.cost import CostModel, attended_pairs
 from minivllm.lab.sim.loop import run_step, runner_output
 from minivllm.lab.sim.rank_lanes import record_stage
-from minivllm.lab.sim.requests import RandomSurvivors
 from minivllm.lab.sim.slot_usage import MemoryMeter
+from minivllm.lab.sim.survivors import RandomSurvivors
 from minivllm.logger import silenced
 from minivllm.request import Request, Sequence
 from minivllm.scheduling.output import ModelRunnerOutput, SchedulerOutput
 from minivllm.scheduling.scheduler import Scheduler
-
-
-class Clock:
-    """The simulated time, in seconds."""
-
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 class Size(NamedTuple):
@@ -74,7 +66,7 @@ class Replica:
     def send(self, request: Request) -> None:
         """Send a request, which wakes an engine without work."""
         if not self.has_work:
-            self.clock.now = max(self.now, request.arrival_time)
+            self.clock.wait_until(request.arrival_time)
         self.sent.append(request)
 
     def step(self, next_arrival: float | None) -> list[Sequence]:

@@ -14,12 +14,13 @@ from functools import partial
 
 from minivllm.kv.manager import KVCacheManager
 from minivllm.lab.contiguous.manager import RESERVATIONS, ContiguousKVCacheManager
+from minivllm.lab.sim.clock import Clock
 from minivllm.lab.sim.cluster import Cluster
 from minivllm.lab.sim.cost import HARDWARE, MODELS, CostModel, Hardware, ModelShape
-from minivllm.lab.sim.loop import make_scheduler
 from minivllm.lab.sim.machines import NODES, Node
+from minivllm.lab.sim.make import make_scheduler
 from minivllm.lab.sim.pipeline_replica import PipelineReplica
-from minivllm.lab.sim.replica import Clock, Replica
+from minivllm.lab.sim.replica import Replica
 from minivllm.lab.sim.result import SimulationResult
 from minivllm.lab.sim.run_workload import Run
 from minivllm.lab.sim.workloads import SimRequest

@@ -8,8 +8,8 @@ from array import array
 from collections.abc import Sequence as AnySequence
 
 from minivllm.lab.sim.loop import Arrivals, LimitedArrivals
+from minivllm.lab.sim.make import make_entry
 from minivllm.lab.sim.replica import Replica
-from minivllm.lab.sim.requests import make_request
 from minivllm.lab.sim.result import RequestTimes, SimulationResult
 from minivllm.lab.sim.workloads import SimRequest, check_entry
 from minivllm.request import Request, Sequence
@@ -73,7 +73,7 @@ class Run:
         return self.arrivals.next_time if may_come else None
 
     def _let_come(self, index: int, arrival_time: float) -> None:
-        request = make_request(self.workload[index], str(index), arrival_time)
+        request = make_entry(self.workload[index], str(index), arrival_time)
         self.arrivals.push(request, index)
         self.requests |= dict.fromkeys(request.seq_ids, request)
 
