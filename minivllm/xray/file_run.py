@@ -92,7 +92,8 @@ class AttachedRun:
             self._begin(news)
         except ValueError as error:
             return logger.warning("%s: %s", self.path, error)
-        has_ended, self.has_ended = self.has_ended, self.following.has_ended
+        has_ended = self.has_ended
+        self.has_ended = self.following.has_ended
         if news or has_ended != self.has_ended:
             self._hand_on(news, loop, note)
 

@@ -199,7 +199,9 @@ def _observations(trace: Trace) -> tuple[list[_Observation], list[_Observation]]
     beginning = trace.beginning().sequences.values()
     unfinished = {seq.seq_id for seq in beginning if seq.status in ALIVE}
     plan: list[Scheduled] = []
-    start, end, is_idle = 0.0, None, False
+    start = 0.0
+    end = None
+    is_idle = False
     for record in trace.records:
         match record:
             case RequestAdded():
@@ -210,12 +212,14 @@ def _observations(trace: Trace) -> tuple[list[_Observation], list[_Observation]]
             case StepStarted():
                 if end is not None and not is_idle:
                     pauses.append(_Observation(end, (1.0, float(len(plan))), record.time - end))
-                start, plan = record.time, []
+                start = record.time
+                plan = []
             case Scheduled():
                 plan.append(record)
             case StepEnded():
                 steps.append(_Observation(start, features_of(plan), record.time - start))
-                end, is_idle = record.time, not unfinished
+                end = record.time
+                is_idle = not unfinished
     return steps, pauses
 
 

@@ -53,7 +53,8 @@ def recorded_steps(trace: Trace) -> Iterator[RecordedStep]:
         (before if inside is None else inside).append(record)
         if isinstance(record, StepEnded) and inside is not None:
             yield RecordedStep(record.step, before, inside)
-            before, inside = [], None
+            before = []
+            inside = None
 
 
 def check_whole(xray: XRay) -> None:
@@ -122,7 +123,8 @@ def requests_of(xray: XRay, joins: bool = True) -> dict[str, Request]:
     }
     policy = make_policy(xray.header["settings"].get("policy", "fcfs"))
     most = needed(xray.header, "max_model_len")
-    found, arrivals = {}, arrivals_of(xray)
+    found = {}
+    arrivals = arrivals_of(xray)
     seen = 0.0  # the last time that the scheduler looked for new ones, and this one had not come
     for record in xray.trace.records:
         if isinstance(record, StepStarted):
@@ -149,7 +151,8 @@ def make_scheduler(xray: XRay, clock: Callable[[], float] = time.perf_counter) -
     Raises:
         ValueError: if a limit is not in the header.
     """
-    settings, header = xray.header["settings"], xray.header
+    settings = xray.header["settings"]
+    header = xray.header
     for name in ("max_num_seqs", "max_model_len"):
         needed(header, name)
     num_blocks, block_size = header["num_blocks"], header["block_size"]

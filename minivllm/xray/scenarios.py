@@ -127,7 +127,8 @@ def what_if(xray: XRay, *changes: Mapping[str, Any]) -> WhatIf:
           "in other steps is not known")  # fmt: skip
     cost = fit_cost(xray.trace)
     others = [(_name_of(change), _changed(xray, change)) for change in changes]
-    arrivals, measured = arrivals_of(xray), _walk(xray, xray.trace)
+    arrivals = arrivals_of(xray)
+    measured = _walk(xray, xray.trace)
     cases = [_numbers("measured", measured, arrivals)]
     for name, other in [("the same, simulated", xray), *others]:
         trace = run_again(other, measured, cost)
@@ -158,7 +159,8 @@ def run_again(xray: XRay, measured: Walk, cost: StepCost) -> Trace:
         ValueError: if a request could never run with these settings.
     """
     clock = Clock()
-    scheduler, requests = make_scheduler(xray, clock), requests_of(xray)
+    scheduler = make_scheduler(xray, clock)
+    requests = requests_of(xray)
     times = times_to_schedule(xray)
     for name, request in requests.items():
         request.arrival_time = times.get(name, request.arrival_time)
@@ -180,7 +182,9 @@ class _Run:
     """
 
     def __init__(self, scheduler: Scheduler, measured: Walk, cost: StepCost, clock: Clock):
-        self.scheduler, self.cost, self.clock = scheduler, cost, clock
+        self.scheduler = scheduler
+        self.cost = cost
+        self.clock = clock
         self.interruptions = deque(cost.interruptions)
         self.tokens: dict[str, list[int]] = {}
         self.aborts: dict[str, float] = {}  # the times of those that are still to come
@@ -195,7 +199,8 @@ class _Run:
         for step in run_steps(self.scheduler, requests, self._execute, self.clock):
             num_seqs = len(step.scheduler_output.num_scheduled_tokens)
             self.clock.now += self.cost.pause_seconds(num_seqs)
-            now, alive = self.clock.now, self.scheduler.requests
+            now = self.clock.now
+            alive = self.scheduler.requests
             due = [name for name, time in self.aborts.items() if time <= now and name in alive]
             self.scheduler.finish_requests(due, RequestStatus.FINISHED_ABORTED)
 
@@ -205,7 +210,8 @@ class _Run:
         for name, num_new in plan.num_scheduled_tokens.items():
             seq = scheduler.sequences[name]
             context = plan.num_computed_tokens[name] + num_new
-            num_tokens, num_keys = num_tokens + num_new, num_keys + context
+            num_tokens += num_new
+            num_keys += context
             if context >= seq.num_tokens:
                 known = self.tokens.get(name, [])
                 done = seq.num_output_tokens

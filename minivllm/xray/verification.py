@@ -101,7 +101,8 @@ def verify(xray: XRay) -> Verification:
     """
     check_whole(xray)
     check_records(xray)
-    scheduler, requests = make_scheduler(xray), requests_of(xray, joins=False)
+    scheduler = make_scheduler(xray)
+    requests = requests_of(xray, joins=False)
     trace = scheduler.trace
     assert trace is not None
     num_steps = 0

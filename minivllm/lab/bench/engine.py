@@ -58,7 +58,9 @@ class BenchEngine:
         """
         self.llm.reset_prefix_cache()
         gc.collect()
-        num_cached, answers, begin = 0, [], time.perf_counter()
+        num_cached = 0
+        answers = []
+        begin = time.perf_counter()
         for requests in rounds:
             params = [SamplingParams(**request.sampling_params) for request in requests]
             prompts = [{"prompt_token_ids": request.prompt_token_ids} for request in requests]

@@ -17,7 +17,8 @@ def hashing_us() -> float:
     """µs to hash one block, the mean over the chain of a long prompt."""
     request = make_request("0", long_prompt())
     num_blocks = len(request.prompt_token_ids) // BLOCK_SIZE
-    cache, seq = PrefixCache(BLOCK_SIZE), request.seqs[0]
+    cache = PrefixCache(BLOCK_SIZE)
+    seq = request.seqs[0]
 
     def hash_all_blocks():
         seq.block_hashes = []
@@ -62,7 +63,8 @@ def lookup_us(num_cached: int, num_hit: int = 64) -> tuple[float, float]:
 def least_lookup_us(num_cached: int) -> float:
     """µs to get one entry of a dict of that size by 32 bytes."""
     names = [sha256(str(index).encode()).digest() for index in range(num_cached)]
-    known, wanted = dict.fromkeys(names, 0), names[:64]
+    known = dict.fromkeys(names, 0)
+    wanted = names[:64]
 
     def get_each():
         for name in wanted:

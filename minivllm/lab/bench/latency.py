@@ -63,8 +63,10 @@ def bench_latency(
             attention_backend=attention_backend,
         )
         to_first, to_last = engine.repeat(first, repeats), engine.repeat(whole, repeats)
-    device, kind = machine.default_device(), getattr(torch, dtype)
-    peaks, cache_bytes = machine.measure(device, kind), machine.cache_bytes(device)
+    device = machine.default_device()
+    kind = getattr(torch, dtype)
+    peaks = machine.measure(device, kind)
+    cache_bytes = machine.cache_bytes(device)
     work_first, work = (
         work_of(config, rounds, kind.itemsize, cache_bytes=cache_bytes) for rounds in (first, whole)
     )

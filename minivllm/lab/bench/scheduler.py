@@ -85,7 +85,8 @@ def bench_scheduler(
             ],
         )  # fmt: skip
 
-    hashing, digest = hashing_us(), least_hashing_us()
+    hashing = hashing_us()
+    digest = least_hashing_us()
     report.ceiling({"hashing_us_per_block": digest}, "SHA-256 of as many bytes")
     share = f"{digest / hashing:.0%} of the ceiling"
     report.note(f"hashing: {hashing:.2f} µs per block of {BLOCK_SIZE}, {share}")
@@ -128,7 +129,8 @@ def _blocks_filled(num_requests: int, num_steps: int) -> int:
 def _by_steps_done(num_requests: int, num_steps: int, caching: bool) -> dict[int, float]:
     """One long run, looked at when it has done few steps, a quarter of them, and all."""
     core = RunningDecodes(num_requests, _blocks_filled(num_requests, num_steps), caching)
-    windows, figures = [], {}
+    windows = []
+    figures = {}
     marks = {SHORT_RUN, num_steps // 4, num_steps}
     for steps in range(BLOCK_SIZE, num_steps + 1, BLOCK_SIZE):
         windows.append(window_us(core))

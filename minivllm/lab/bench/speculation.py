@@ -159,8 +159,10 @@ def _step_costs(report: Report, plain: LLM) -> dict[str, float]:
     config = llm.llm_engine.model_config
     peaks = machine.measure(torch.device("cpu"), config.dtype)
     report.ceiling(peaks, "measured here")
-    shape, hardware = shape_of(config, config.dtype.itemsize), machine.as_hardware(peaks)
-    found, lines = {}, []
+    shape = shape_of(config, config.dtype.itemsize)
+    hardware = machine.as_hardware(peaks)
+    found = {}
+    lines = []
     for batch, context in BATCHES:
         seconds = {}
         for rows.num_rows in NUM_ROWS:
@@ -185,7 +187,8 @@ def _step_costs(report: Report, plain: LLM) -> dict[str, float]:
 
 def _step_seconds(llm: LLM, batch: int, context: int) -> float:
     """Seconds of a decode of this batch. The quickest quarter of steps counts."""
-    engine, times = llm.llm_engine, []
+    engine = llm.llm_engine
+    times = []
     vocab_size = engine.model_config.vocab_size
     params = SamplingParams(temperature=0, max_tokens=10 * STEPS, ignore_eos=True)
     for i in range(batch):

@@ -102,7 +102,8 @@ def _size(rounds: list[Round]) -> dict[str, int]:
 
 def _figures(rounds: list[Round], runs: list[Run], least: float) -> dict[str, Any]:
     times = [run.seconds for run in runs]
-    size, seconds = _size(rounds), min(times)
+    size = _size(rounds)
+    seconds = min(times)
     return {
         "seconds": seconds,
         "median_seconds": statistics.median(times),

@@ -112,7 +112,8 @@ def make_workload(name: str, num_requests: int | None, vocab_size: int) -> list[
     names = ", ".join(map(repr, WORKLOADS))
     check(name in WORKLOADS, "workload", name, f"one of {names}")
     described = dict(WORKLOADS[name])
-    usual, rng = described.pop("num_requests"), Random(described.pop("seed"))
+    usual = described.pop("num_requests")
+    rng = Random(described.pop("seed"))
     ok = num_requests is None or is_int(num_requests, 1)
     check(ok, "num_requests", num_requests, "an integer of at least 1")
     make = multi_turn if "num_turns" in described else single_round

@@ -193,7 +193,8 @@ class ContiguousKVCacheManager:
             reserved += slab.num_tokens_at_end - slab.num_tokens
             internal += slab.num_reserved - slab.num_tokens_at_end
             rounding += len(slab.blocks) - slab.num_reserved
-        free, external = self.block_pool.num_free_blocks, 0
+        free = self.block_pool.num_free_blocks
+        external = 0
         if next_seq is not None:
             num_slots = self.num_slots_to_reserve(next_seq)
             if num_slots <= free and not self.block_pool.can_allocate(num_slots):

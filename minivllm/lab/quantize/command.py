@@ -51,7 +51,8 @@ def run_quantize(
     ok = bits in bits_of_method
     check(ok, "bits", bits, f"one of {bits_of_method} with {method}")
     if method == "smoothquant":  # what int8 products take
-        group, sym = -1, True
+        group = -1
+        sym = True
     check(is_int(num_texts, 1), "num_texts", num_texts, "an integer of at least 1")
     ok = not (target / "config.json").exists()
     check(ok, "the target", str(target), "a directory without a config.json")

@@ -27,7 +27,8 @@ class Sequence:
 
     def __init__(self, model: DecoderModel, token_ids: list[int]):
         ids, positions = torch.tensor(token_ids), torch.arange(len(token_ids))
-        self.hidden, self.residual = model.embed(ids, positions), None
+        self.hidden = model.embed(ids, positions)
+        self.residual = None
         rotary = model.model.rotary_emb
         self.cos_sin = None if rotary is None else rotary(positions)
 

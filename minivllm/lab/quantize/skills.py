@@ -30,7 +30,10 @@ else:
     import tomli as tomllib
 
 FILE = Path(__file__).with_name("skills.toml")
-GROUP, NUM_TEXTS, CASES, OF_A_TABLE = 32, 32, 60, 15
+GROUP = 32
+NUM_TEXTS = 32
+CASES = 60
+OF_A_TABLE = 15
 WAYS = {"float": None, "8 bits": ("rtn", 8), "4 bits": ("rtn", 4), "3 bits": ("rtn", 3),
         "2 bits": ("rtn", 2), "2 bits, GPTQ": ("gptq", 2)}  # fmt: skip
 

@@ -27,7 +27,8 @@ def check_sizes(owner: Any, where: str, *names: str) -> None:
 def check_shares(owner: Any, where: str, *names: str) -> None:
     """Raise ``ValueError`` for what is no share of a peak."""
     for name in names:
-        value, allowed = getattr(owner, name), "a number above 0 and at most 1"
+        value = getattr(owner, name)
+        allowed = "a number above 0 and at most 1"
         check(is_number(value) and 0 < value <= 1, f"{where}.{name}", value, allowed)
 
 

@@ -30,7 +30,8 @@ class StageCost:
 
     def __init__(self, node: Node, model: ModelShape, stage: int, pp_size: int, tp_size: int):
         begin, end = get_pp_indices(model.num_layers, stage, pp_size)
-        self.num_layers, self.num_ranks = end - begin, tp_size
+        self.num_layers = end - begin
+        self.num_ranks = tp_size
         self.rank_cost = CostModel(node.reached(tp_size), thin(model, self.num_layers, tp_size))
         self.launch_s = self.num_layers * node.launch_s_per_layer
         # two sums in a layer, and one for the embedding

@@ -161,9 +161,11 @@ class CostModel:
     """Seconds per step, for one model on one device."""
 
     def __init__(self, hardware: Hardware, model: ModelShape):
-        self.hardware, self.model = hardware, model
+        self.hardware = hardware
+        self.model = model
         # as ``minivllm.lab.sim.cluster.Cluster`` has them: one stage of one rank
-        self.stages, self.num_ranks = [self], 1
+        self.stages = [self]
+        self.num_ranks = 1
         self.cpu_s_per_sequence = 0.0  # the overhead has it
         # Each is a sum over the step's tokens, so a step's cost is three products.
         self._s_per_token = model.flops_per_token / hardware.flops_per_s

@@ -85,7 +85,8 @@ class LimitedArrivals(Arrivals):
 
     def __init__(self, under_way: Collection[str], max_concurrency: int):
         super().__init__()
-        self._under_way, self._max_concurrency = under_way, max_concurrency
+        self._under_way = under_way
+        self._max_concurrency = max_concurrency
         self._was_full = False
 
     def pop_until(self, now: float) -> Iterator[Request]:
@@ -107,10 +108,13 @@ def fake_tokens(token_ids: list[int], n: int) -> list[int]:
 
     Each is a function of all tokens so far, so that a lost one shows.
     """
-    total, num_tokens, made = sum(token_ids), len(token_ids), []
+    total = sum(token_ids)
+    num_tokens = len(token_ids)
+    made = []
     for _ in range(n):
         made.append((total + num_tokens) % 1000 + 5)
-        total, num_tokens = total + made[-1], num_tokens + 1
+        total = total + made[-1]
+        num_tokens = num_tokens + 1
     return made
 
 

@@ -22,9 +22,11 @@ def record_stage(
         num_tokens: of the plan.
         start, end: seconds between which the stage computes.
     """
-    stage, plan = stages[index], trace.oldest_plan
+    stage = stages[index]
+    plan = trace.oldest_plan
     slot = (end - start) / max(1, stage.num_all_reduces)
-    seconds, num_bytes = stage.all_reduce_seconds(num_tokens), stage.all_reduce_bytes(num_tokens)
+    seconds = stage.all_reduce_seconds(num_tokens)
+    num_bytes = stage.all_reduce_bytes(num_tokens)
     sent = stage.sent_bytes(num_tokens)
     for rank in range(index * stage.num_ranks, (index + 1) * stage.num_ranks):
         trace.record(RankWorked, rank, plan, start, end)

@@ -111,7 +111,9 @@ def _describe_steps(
     scheduler: Scheduler, requests: list[Request], speculative: dict[str, Any] | None
 ) -> Iterator[dict[str, Any]]:
     """Every step, as a recording describes it."""
-    manager, described, sampled = scheduler.kv_manager, {}, {}
+    manager = scheduler.kv_manager
+    described = {}
+    sampled = {}
 
     def execute(scheduler: Scheduler, scheduler_output: SchedulerOutput) -> ModelRunnerOutput:
         """Fake forward pass that first describes what was scheduled."""
@@ -181,7 +183,8 @@ def _scheduled(scheduler_output: SchedulerOutput, manager: KVCacheManager) -> li
     kinds |= dict.fromkeys(scheduler_output.resumed_req_ids, "resumed")
     entries = []
     for seq_id, num_new in scheduler_output.num_scheduled_tokens.items():
-        kind, computed = kinds.get(seq_id, "running"), scheduler_output.num_computed_tokens[seq_id]
+        kind = kinds.get(seq_id, "running")
+        computed = scheduler_output.num_computed_tokens[seq_id]
         entry = {
             "id": seq_id,
             "kind": kind,
@@ -252,7 +255,8 @@ def _validate(workload: dict[str, Any]) -> None:
             check(ok, f"{where}[{key!r}]", entry[key], f"an integer from {low} to {_MOST}")
         priority = entry.get("priority", 0)
         check(is_int(priority), f"{where}['priority']", priority, "an integer")
-        pools, allowed = entry.get("pooling", False), runner_type == "pooling"
+        pools = entry.get("pooling", False)
+        allowed = runner_type == "pooling"
         check(pools is allowed, f"{where}['pooling']", pools, f"{allowed}, as the runner_type says")
         check(
             not entry.get("mm"), f"{where}['mm']", entry.get("mm"), "absent: there are no pictures"

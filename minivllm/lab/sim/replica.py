@@ -37,7 +37,8 @@ class Replica:
     """
 
     def __init__(self, scheduler: Scheduler, cost: CostModel | Cluster, clock: Clock):
-        self.scheduler, self.clock = scheduler, clock
+        self.scheduler = scheduler
+        self.clock = clock
         self.stages: list[Any] = cost.stages
         self.has_lanes = scheduler.trace is not None and cost.num_ranks > 1
         self.cpu_s_per_sequence = cost.cpu_s_per_sequence
@@ -81,7 +82,8 @@ class Replica:
         """
         for request in self.sent:
             self.scheduler.add_request(request)
-        self.sent, self._next_arrival = [], next_arrival
+        self.sent = []
+        self._next_arrival = next_arrival
         with silenced("minivllm.scheduling.preemption"):
             return self._step()
 
@@ -95,7 +97,8 @@ class Replica:
 
         Where they are too few for the clock to move, it is asked when the next request comes.
         """
-        seconds, now = self.stages[0].step_seconds(0, 0, 0), self.now
+        seconds = self.stages[0].step_seconds(0, 0, 0)
+        now = self.now
         if now + seconds > now or self._next_arrival is None:
             return seconds
         return max(0.0, self._next_arrival - now)
@@ -104,7 +107,8 @@ class Replica:
         """Take the model's place, and let the time of a step pass."""
         output, size = self._forward(plan)
         work = size.num_tokens, size.num_attended, size.num_kv
-        start, seconds = self.clock.now, self.stages[0].step_seconds(*work)
+        start = self.clock.now
+        seconds = self.stages[0].step_seconds(*work)
         if not size.num_tokens:
             seconds = self._empty_step_seconds()
         if self.has_lanes and size.num_tokens:
@@ -124,11 +128,19 @@ class Replica:
 
         Every token of every sequence passes here, so cost and memory are counted in one loop.
         """
-        scheduler, scheduled = self.scheduler, plan.num_scheduled_tokens
+        scheduler = self.scheduler
+        scheduled = plan.num_scheduled_tokens
         block_size = scheduler.kv_manager.block_size
-        sampled, num_tokens, num_attended, num_kv, num_seen, num_empty = {}, 0, 0, 0, 0, 0
+        sampled = {}
+        num_tokens = 0
+        num_attended = 0
+        num_kv = 0
+        num_seen = 0
+        num_empty = 0
         for seq in scheduler.running:
-            seq_id, token_ids, context = seq.seq_id, seq.token_ids, seq.num_computed_tokens
+            seq_id = seq.seq_id
+            token_ids = seq.token_ids
+            context = seq.num_computed_tokens
             num_new = scheduled.get(seq_id, 0)
             num_seen += context
             num_empty += -context % block_size

@@ -114,7 +114,8 @@ def simulate(
     check(alone or manager == "paged", "manager", manager, allowed)
     make_manager = partial(KVCacheManager, num_blocks, block_size, enable_prefix_caching)
     if manager != "paged":
-        reservation, num_slots = manager.removeprefix("contiguous-"), (num_blocks - 1) * block_size
+        reservation = manager.removeprefix("contiguous-")
+        num_slots = (num_blocks - 1) * block_size
         make_manager = partial(
             ContiguousKVCacheManager, num_slots, max_model_len, reservation, allocator
         )
@@ -126,7 +127,8 @@ def simulate(
     }
     replicas: list[Replica] = []
     for _ in range(data_parallel_size):
-        clock, listener = Clock(), None
+        clock = Clock()
+        listener = None
         if trace:
             listener = Trace(num_blocks, block_size, max_num_batched_tokens, clock)
         kv_manager = make_manager(trace=listener) if trace else make_manager()

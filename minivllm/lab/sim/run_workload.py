@@ -32,7 +32,8 @@ class Run:
         replicas: AnySequence[Replica],
         max_concurrency: int | None = None,
     ):
-        self.workload, self.replicas = workload, replicas
+        self.workload = workload
+        self.replicas = replicas
         self.balancer = LoadBalancer(len(replicas))
         self.requests: dict[str, Request] = {}  # by the ids of their sequences
         self.under_way: set[str] = set()
@@ -129,7 +130,9 @@ class Run:
 
     def _note_tokens(self, updated: list[Sequence]) -> None:
         """Record the time of a new token of each of these sequences."""
-        now, last_token_times, gaps = self.now, self.last_token_times, self.inter_token_times
+        now = self.now
+        last_token_times = self.last_token_times
+        gaps = self.inter_token_times
         for seq in updated:
             seq_id = seq.seq_id
             before = last_token_times.get(seq_id)
@@ -177,7 +180,8 @@ class Run:
 
 
 def _times(request: Request) -> RequestTimes:
-    metrics, seq = request.metrics, request.seqs[0]
+    metrics = request.metrics
+    seq = request.seqs[0]
     return RequestTimes(
         request_id=request.request_id,
         arrival_time=metrics.arrival_time,

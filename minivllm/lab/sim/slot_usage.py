@@ -60,7 +60,8 @@ class MemoryMeter:
 
     def __init__(self, scheduler: Scheduler):
         self.scheduler = scheduler
-        self.all_steps, self.under_load = SlotMeter(), SlotMeter()
+        self.all_steps = SlotMeter()
+        self.under_load = SlotMeter()
         self._is_contiguous = isinstance(scheduler.kv_manager, ContiguousKVCacheManager)
         self._held = self._unshared = 0.0  # slots times seconds
 
@@ -77,11 +78,13 @@ class MemoryMeter:
             num_empty: over all running sequences, the empty slots in their last blocks.
         """
         scheduler = self.scheduler
-        manager, waiting = scheduler.kv_manager, scheduler.waiting
+        manager = scheduler.kv_manager
+        waiting = scheduler.waiting
         if self._is_contiguous:
             usage = manager.slot_usage(waiting[0].seqs[0] if waiting else None)
         else:
-            pool, size = manager.block_pool, manager.block_size
+            pool = manager.block_pool
+            size = manager.block_size
             free = pool.num_free_blocks * size
             held = pool.num_usable_blocks * size - free  # a shared block is counted once
             self._held += held * seconds

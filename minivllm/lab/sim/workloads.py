@@ -49,7 +49,9 @@ def check_entry(entry: SimRequest, index: int) -> None:
     """
     where = f"workload[{index}]"
     check(isinstance(entry, SimRequest), where, entry, "a SimRequest")
-    prompt, after, time = entry.prompt_token_ids, entry.after, entry.arrival_time
+    prompt = entry.prompt_token_ids
+    after = entry.after
+    time = entry.arrival_time
     ok = is_number(time) and time >= 0
     check(ok, f"{where}.arrival_time", time, "a number of seconds of at least 0")
     ok = isinstance(prompt, list) and len(prompt) > 0 and all(map(is_int, prompt))
@@ -208,7 +210,8 @@ def _arrivals(count: int, rate: float, rng: Random) -> list[float]:
     check(is_int(count, 1), "num_requests", count, "an integer of at least 1")
     ok = isinstance(rate, (int, float)) and rate > 0
     check(ok, "rate", rate, "a number of requests per second above 0, or inf for all at once")
-    time, times = 0.0, []
+    time = 0.0
+    times = []
     for _ in range(count):
         times.append(time)
         time += rng.expovariate(rate) if rate != math.inf else 0.0
