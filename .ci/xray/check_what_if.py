@@ -48,13 +48,13 @@ def workload(kind: str) -> list[Asked]:
     """Make the requests of a kind of load, the earliest first."""
     some, rng = requests(), random.Random(kind)
     if kind == "saturated":
-        return [Asked(0, *request) for request in some]
+        return [Asked(0, prompt, n) for prompt, n in some]
     if kind == "idle":  # each is answered before the next comes
-        return [Asked(0.5 * i, *request) for i, request in enumerate(some[:12])]
+        return [Asked(0.5 * i, prompt, n) for i, (prompt, n) in enumerate(some[:12])]
     if kind == "bursty":
-        return [Asked(1.5 * (i // 16), *request) for i, request in enumerate(some)]
+        return [Asked(1.5 * (i // 16), prompt, n) for i, (prompt, n) in enumerate(some)]
     if kind == _WARM_UP:
-        return [Asked(0.1 * i, *request) for i, request in enumerate(some[:8])]
+        return [Asked(0.1 * i, prompt, n) for i, (prompt, n) in enumerate(some[:8])]
     after, made = 0.0, []
     for i, (prompt, max_tokens) in enumerate(some):  # "mixed": every sixth prompt is long
         after += rng.expovariate(14)

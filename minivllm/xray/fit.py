@@ -108,13 +108,13 @@ def fit_cost(trace: Trace) -> StepCost:
         tuple(step),
         tuple(between),
         sum(errors) / len(errors) / mean if mean else 0.0,
-        tuple(sorted(
+        interruptions=tuple(sorted(
             Interruption(seen.start, seen.seconds - _dot(found, seen.features))
             for seen, found in slow
         )),
-        left_out / (sum(seen.seconds for seen in steps + pauses) or 1.0),
-        tuple(map(min, columns)),
-        tuple(map(max, columns)),
+        left_out=left_out / (sum(seen.seconds for seen in steps + pauses) or 1.0),
+        least=tuple(map(min, columns)),
+        most=tuple(map(max, columns)),
     )  # fmt: skip
 
 

@@ -50,4 +50,5 @@ class LiveTrace(Trace):
         batches = self._batches
         self._batches = []
         for batch in batches:
-            self._xray.read_step(*marshal.loads(batch))
+            step, rows, requests = marshal.loads(batch)
+            self._xray.read_step(step, rows, requests)

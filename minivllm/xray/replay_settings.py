@@ -156,7 +156,7 @@ def make_scheduler(xray: XRay, clock: Callable[[], float] = time.perf_counter) -
     for name in ("max_num_seqs", "max_model_len"):
         needed(header, name)
     num_blocks, block_size = header["num_blocks"], header["block_size"]
-    trace = Trace(num_blocks, block_size, settings["max_num_batched_tokens"], clock)
+    trace = Trace(num_blocks, block_size, settings["max_num_batched_tokens"], clock=clock)
     caching = settings.get("enable_prefix_caching", True)
     speculative = None
     if num_drafts := settings.get("num_speculative_tokens", 0):

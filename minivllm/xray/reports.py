@@ -172,7 +172,7 @@ def report(xray: XRay, longest: int = 5) -> Report:
     """
     settings = xray.header["settings"]
     chunks = settings.get("enable_chunked_prefill", True)
-    walk = Walk(xray.trace, needed(xray.header, "max_num_seqs"), chunks, settings)
+    walk = Walk(xray.trace, needed(xray.header, "max_num_seqs"), chunks, settings=settings)
     walk.arrivals |= arrivals_of(xray)
     return Report(xray, walk, longest)
 

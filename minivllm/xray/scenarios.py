@@ -166,7 +166,7 @@ def run_again(xray: XRay, measured: Walk, cost: StepCost) -> Trace:
         request.arrival_time = times.get(name, request.arrival_time)
     if measured.rows:
         clock.now = measured.rows[0].start
-    _Run(scheduler, measured, cost, clock).run(requests.values())
+    _Run(scheduler, measured, cost, clock=clock).run(requests.values())
     assert scheduler.trace is not None
     return scheduler.trace
 
@@ -196,7 +196,7 @@ class _Run:
 
     def run(self, requests: Iterable[Request]) -> None:
         """Run until all requests have ended, each from when it arrives."""
-        for step in run_steps(self.scheduler, requests, self._execute, self.clock):
+        for step in run_steps(self.scheduler, requests, self._execute, clock=self.clock):
             num_seqs = len(step.scheduler_output.num_scheduled_tokens)
             self.clock.now += self.cost.pause_seconds(num_seqs)
             now = self.clock.now
@@ -273,10 +273,15 @@ def _numbers(name: str, walk: Walk, arrivals: dict[str, float]) -> Case:
     seconds = walk.rows[-1].end - walk.rows[0].start if walk.rows else 0.0
     num_tokens = sum(isinstance(r, Sampled) for r in trace.records)
     return Case(
-        name, trace, _mean(ttft), _p99(ttft), _mean(itl), _p99(itl),
-        num_tokens / seconds if seconds else 0.0,
-        sum(isinstance(r, Preempted) for r in trace.records),
-    )  # fmt: skip
+        name,
+        trace,
+        mean_ttft=_mean(ttft),
+        p99_ttft=_p99(ttft),
+        mean_itl=_mean(itl),
+        p99_itl=_p99(itl),
+        tokens_per_second=num_tokens / seconds if seconds else 0.0,
+        num_preemptions=sum(isinstance(r, Preempted) for r in trace.records),
+    )
 
 
 def _ratio(told: float, measured: float) -> float:

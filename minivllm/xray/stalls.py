@@ -101,7 +101,7 @@ class TokenTimes:
             cause = max(gap, key=lambda name: gap[name], default=BETWEEN)
             if cause.endswith(IN_STEP):
                 self._blamed[len(self.stalls)] = num_rows
-            self.stalls.append(Stall(seq_id, before, now - before, cause))
+            self.stalls.append(Stall(seq_id, before, now - before, cause=cause))
         self._last[seq_id] = now
         self._gone.pop(seq_id, None)
 

@@ -64,7 +64,7 @@ class TracingScheduler(Scheduler):
             text = self.header["text"]
             started = self.header["started"]
             drift = time.time() - started - recorder.now()
-            recorder.requests[name] = asked_by(request, started, text, drift)
+            recorder.requests[name] = asked_by(request, started, text, drift=drift)
             prompt = request.prompt_token_ids or [0] * request.num_prompt_tokens
             lora_name = None if lora is None else lora.lora_name
             index = self._queue_index(request)

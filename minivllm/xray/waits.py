@@ -264,12 +264,19 @@ class Walk:
         step = self._step
         num_tokens = sum(r.num_tokens for r in step if isinstance(r, Scheduled))
         used = self.trace.num_blocks - 1 - len(state.free_queue)
-        times = self._start, self._planned, now
-        sizes = num_tokens, len(state.running), len(state.waiting), used
-        row = StepRow(self._number, *times, *sizes)
+        row = StepRow(
+            self._number,
+            start=self._start,
+            planned=self._planned,
+            end=now,
+            num_tokens=num_tokens,
+            num_running=len(state.running),
+            num_waiting=len(state.waiting),
+            num_used_blocks=used,
+        )
         pause = max(0.0, self._start - self.rows[-1].end) if self.rows else 0.0
         sampled = dict.fromkeys(r.seq_id for r in step if isinstance(r, Sampled))
-        self._tokens.end_step(pause, row, len(self.rows), sampled)
+        self._tokens.end_step(pause, row, len(self.rows), sampled=sampled)
         for seq_id in (r.seq_id for r in step if isinstance(r, Finished)):
             self._tokens.forget(seq_id)
         self.rows.append(row)

@@ -68,4 +68,4 @@ class BenchEngine:
             outputs = self.llm.generate(prompts, params, use_tqdm=False, lora_request=turns)
             num_cached += sum(output.num_cached_tokens or 0 for output in outputs)
             answers += [list(o.token_ids) for output in outputs for o in output.outputs]
-        return Run(answers, time.perf_counter() - begin, num_cached, peak_memory())
+        return Run(answers, time.perf_counter() - begin, num_cached, memory=peak_memory())

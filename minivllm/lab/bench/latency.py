@@ -82,7 +82,7 @@ def bench_latency(
         f"weights, K and V, and computes {work.decode.flops / num_steps / 1e9:,.3g} GFLOP: "
         f"{1e3 * least['step_s']:.3g} ms at least."
     )
-    results = _figures(to_first, to_last, num_steps, least)
+    results = _figures(to_first, to_last, num_steps, least=least)
     report.table(
         "milliseconds",
         ("first token", "decode step", "of its roofline", "whole, best", "p50", "p90",

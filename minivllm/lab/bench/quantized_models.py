@@ -47,7 +47,7 @@ def write_gptq(directory: Path, shape: str) -> Path:
         }
 
     config = {"quant_method": "gptq", "bits": 4, "group_size": group}
-    return _write_directory(directory, shape, config, pack)
+    return _write_directory(directory, shape, config, pack=pack)
 
 
 def write_int8(directory: Path, shape: str) -> Path:
@@ -61,7 +61,7 @@ def write_int8(directory: Path, shape: str) -> Path:
     group = {"targets": ["Linear"], "weights": weights}
     config = {"quant_method": "compressed-tensors", "format": "int-quantized",
               "config_groups": {"group_0": group}, "ignore": ["lm_head"]}  # fmt: skip
-    return _write_directory(directory, shape, config, pack)
+    return _write_directory(directory, shape, config, pack=pack)
 
 
 def _write_directory(

@@ -83,7 +83,7 @@ def bench_ranks(
     # each rank writes its own and reads both
     least = 3 * num_bytes / machine.as_hardware(peaks).bytes_per_s
     report.ceiling({"least ratio": 1.0, "least all-reduce s": least}, "shared cores; bandwidth")
-    _print(report, runs, ready, sums, f"[{_ROWS}, {config.hidden_size}]")
+    _print(report, runs, ready, sums=sums, shape=f"[{_ROWS}, {config.hidden_size}]")
 
 
 def time_all_reduce(size: int, shape: tuple[int, int]) -> dict[str, float]:

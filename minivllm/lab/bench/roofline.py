@@ -42,11 +42,11 @@ def shape_of(config: ModelConfig, bytes_per_number: int) -> ModelShape:
         c.architecture,
         c.num_layers * layer + hidden * c.vocab_size,
         c.num_layers,
-        c.num_heads,
-        c.num_kv_heads,
-        c.head_dim,
-        c.max_model_len,
-        bytes_per_number,
+        num_heads=c.num_heads,
+        num_kv_heads=c.num_kv_heads,
+        head_dim=c.head_dim,
+        max_model_len=c.max_model_len,
+        bytes_per_number=bytes_per_number,
     )
 
 

@@ -119,7 +119,7 @@ def _step(llm: LLM, form: dict[str, Any], batch_size: int) -> dict[str, float]:
             ("apply", model_runner, "apply_grammar_bitmask"),
             ("accept", StructuredOutputGrammar, "accept_tokens"),
         ):
-            stack.enter_context(_timed(owner, function, name, spent))
+            stack.enter_context(_timed(owner, function, name, spent=spent))
         for index in range(batch_size):
             engine.add_request(str(index), f"Write a list, number {index}: ", params)
         engine.step()  # the prompts, and whatever is done once

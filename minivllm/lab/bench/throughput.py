@@ -68,7 +68,11 @@ def bench_throughput(
     peaks = machine.measure(device, getattr(torch, dtype))
     num_cached = runs[-1].num_cached_tokens
     work = work_of(
-        config, rounds, getattr(torch, dtype).itemsize, num_cached, machine.cache_bytes(device)
+        config,
+        rounds,
+        getattr(torch, dtype).itemsize,
+        num_cached_tokens=num_cached,
+        cache_bytes=machine.cache_bytes(device),
     )
     least = work.least_seconds(machine.as_hardware(peaks))
     report.ceiling({**peaks, "seconds": least}, "measured here, and the roofline of this work")

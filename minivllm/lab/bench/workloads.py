@@ -43,7 +43,10 @@ def _ids(rng: Random, count: int, vocab_size: int) -> list[int]:
 
 
 def _length(rng: Random, bounds: int | list[int]) -> int:
-    return bounds if isinstance(bounds, int) else rng.randint(*bounds)
+    if isinstance(bounds, int):
+        return bounds
+    low, high = bounds
+    return rng.randint(low, high)
 
 
 def single_round(

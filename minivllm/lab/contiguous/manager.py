@@ -198,8 +198,16 @@ class ContiguousKVCacheManager:
         if next_seq is not None:
             num_slots = self.num_slots_to_reserve(next_seq)
             if num_slots <= free and not self.block_pool.can_allocate(num_slots):
-                free, external = 0, free
-        return SlotUsage(tokens, reserved, internal, rounding, external, free)
+                external = free
+                free = 0
+        return SlotUsage(
+            tokens=tokens,
+            reserved=reserved,
+            internal=internal,
+            rounding=rounding,
+            external=external,
+            free=free,
+        )
 
     def check_integrity(self) -> None:
         """Raise ``AssertionError`` if a slot is lost, held by two, or counted twice."""

@@ -59,19 +59,21 @@ def run_quantize(
     if (found := get_quantization_config(source)) is not None:
         check(False, "the source", f"a checkpoint in {found.name}", "one of floats")
     config = load_config(source)
-    model = load_model(source, config, torch.float32, torch.device("cpu"))
+    model = load_model(source, config, torch.float32, device=torch.device("cpu"))
     for name, part in quantized_parts(model).items():
-        check_sizes(name, part, bits, group)
+        check_sizes(name, part, bits, group=group)
     texts = list(calibration_texts(source, config.max_model_len, num_texts))
     sym = sym and method != "awq"
     tensors: dict[str, torch.Tensor] = {}
     to_tensors = TENSORS_OF_METHOD.get(method) or partial(gptq_tensors, bits=bits)
-    for name, weight in quantize_model(model, texts, method, bits, group, sym):
+    for name, weight in quantize_model(model, texts, method, bits=bits, group=group, sym=sym):
         for key, tensor in to_tensors(name, weight).items():
             is_transposed = key.endswith(model.transposed_in_checkpoint)
             tensors[key] = tensor.T.contiguous() if is_transposed else tensor
     tensors |= float_tensors(model, config.dtype)  # scales were folded into some of them
-    save_checkpoint(source, target, tensors, quantization_config(method, bits, group, sym))
+    save_checkpoint(
+        source, target, tensors, config=quantization_config(method, bits, group, sym=sym)
+    )
 
 
 def check_sizes(name: str, part: LinearPart, bits: int, group: int) -> None:

@@ -27,7 +27,7 @@ def gptq(
         scale, zero = find_scale_and_zero(w[:, begin:end], bits, sym)
         columns = []
         for k in range(begin, end):
-            q = round_to_grid(w[:, k : k + 1], scale, zero, bits)
+            q = round_to_grid(w[:, k : k + 1], scale, zero, bits=bits)
             error = (w[:, k : k + 1] - (q - zero) * scale) / factor[k, k]
             w[:, k + 1 :] -= error * factor[k, k + 1 :]
             columns.append(q)

@@ -71,9 +71,9 @@ def quantize_model(
         for name, part in mine.items():
             weight = part.layer.weight[part.rows]
             if method == "gptq":
-                quantized = gptq(weight, hessians[part.layer], bits, group, sym)
+                quantized = gptq(weight, hessians[part.layer], bits, group=group, sym=sym)
             else:
-                quantized = round_to_nearest(weight, bits, group, sym)
+                quantized = round_to_nearest(weight, bits, group, sym=sym)
             weight.copy_(quantized.dequantize())
             yield name, quantized
         for sequence in sequences:

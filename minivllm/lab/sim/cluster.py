@@ -90,9 +90,12 @@ class Cluster:
     ):
         self.model = model
         pp_size, tp_size = pipeline_parallel_size, tensor_parallel_size
-        heads = model.num_heads, model.num_kv_heads
-        check_tensor_parallel_size(*heads, model.hidden_size, tp_size)
-        self.stages = [StageCost(node, model, i, pp_size, tp_size) for i in range(pp_size)]
+        check_tensor_parallel_size(
+            model.num_heads, model.num_kv_heads, model.hidden_size, size=tp_size
+        )
+        self.stages = [
+            StageCost(node, model, i, pp_size=pp_size, tp_size=tp_size) for i in range(pp_size)
+        ]
         self.num_ranks = tp_size * pp_size
         self.cpu_s_per_sequence = node.cpu_s_per_sequence
 

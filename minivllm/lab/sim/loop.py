@@ -113,8 +113,8 @@ def fake_tokens(token_ids: list[int], n: int) -> list[int]:
     made = []
     for _ in range(n):
         made.append((total + num_tokens) % 1000 + 5)
-        total = total + made[-1]
-        num_tokens = num_tokens + 1
+        total += made[-1]
+        num_tokens += 1
     return made
 
 

@@ -119,7 +119,7 @@ def make_traced_scheduler(
     Raises:
         ValueError: for an unknown policy.
     """
-    trace = Trace(num_blocks, block_size, max_num_batched_tokens, clock)
+    trace = Trace(num_blocks, block_size, max_num_batched_tokens, clock=clock)
     manager = kv_cache_manager_cls(
         num_blocks, block_size, enable_prefix_caching, num_host_blocks, trace
     )

@@ -82,7 +82,8 @@ def replay_steps(
     workload: dict[str, Any], kv_cache_manager_cls: type[KVCacheManager] = KVCacheManager
 ) -> Iterator[dict[str, Any]]:
     """The steps of a replay one by one, with a ``KVCacheManager`` of your own."""
-    return _describe_steps(*_prepare(workload, None, kv_cache_manager_cls))
+    scheduler, requests, speculative = _prepare(workload, None, kv_cache_manager_cls)
+    return _describe_steps(scheduler, requests, speculative)
 
 
 def _prepare(
@@ -165,7 +166,7 @@ def _describe_calls(
     entries = workload["requests"]
     aborts = {e["id"]: e["abort_step"] for e in entries if e.get("abort_step") is not None}
     size = workload["config"]["pp_size"]
-    return CallRecorder(scheduler, requests, aborts, size, describe).calls()
+    return CallRecorder(scheduler, requests, aborts, size=size, describe=describe).calls()
 
 
 def _drafts(scheduler: Scheduler, step: Step, speculative: dict[str, Any]) -> dict[str, list[int]]:

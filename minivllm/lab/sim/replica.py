@@ -106,9 +106,8 @@ class Replica:
     def _execute(self, scheduler: Scheduler, plan: SchedulerOutput) -> ModelRunnerOutput:
         """Take the model's place, and let the time of a step pass."""
         output, size = self._forward(plan)
-        work = size.num_tokens, size.num_attended, size.num_kv
         start = self.clock.now
-        seconds = self.stages[0].step_seconds(*work)
+        seconds = self.stages[0].step_seconds(size.num_tokens, size.num_attended, size.num_kv)
         if not size.num_tokens:
             seconds = self._empty_step_seconds()
         if self.has_lanes and size.num_tokens:
@@ -121,7 +120,14 @@ class Replica:
     def _record_lanes(self, num_tokens: int, passed: list[tuple[float, float]]) -> None:
         """Record what the ranks did for the oldest plan, by start and end of it in each stage."""
         for stage, (start, end) in enumerate(passed):
-            record_stage(self.scheduler.trace, self.stages, stage, num_tokens, start, end)
+            record_stage(
+                self.scheduler.trace,
+                self.stages,
+                stage,
+                num_tokens=num_tokens,
+                start=start,
+                end=end,
+            )
 
     def _forward(self, plan: SchedulerOutput) -> tuple[ModelRunnerOutput, Size]:
         """Fake forward pass: repeats each sequence's last token, and counts.
@@ -159,5 +165,11 @@ class Replica:
                 sampled[child_id] = sampled[seq_id] + (index << 32)  # an answer of its own
         beams = any(seq.request.beam_params is not None for seq in scheduler.running)
         survivors = self.survivors.draw(scheduler.sequences, sampled) if beams else None
-        size = Size(num_tokens, num_attended, num_kv + num_tokens, num_seen, num_empty)
+        size = Size(
+            num_tokens=num_tokens,
+            num_attended=num_attended,
+            num_kv=num_kv + num_tokens,
+            num_seen=num_seen,
+            num_empty=num_empty,
+        )
         return runner_output(sampled, survivors), size

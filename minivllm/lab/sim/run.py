@@ -84,7 +84,9 @@ def simulate(
     """
     begin = time.perf_counter()
     check(len(workload) > 0, "workload", len(workload), "at least one request")
-    cost = _cost(hardware, model, tensor_parallel_size, pipeline_parallel_size)
+    cost = _cost(
+        hardware, model, tensor_parallel_size, pipeline_parallel_size=pipeline_parallel_size
+    )
     _check_size("data_parallel_size", data_parallel_size)
     max_model_len = cost.model.max_model_len if max_model_len is None else max_model_len
     for name, value, low in (
@@ -112,12 +114,18 @@ def simulate(
     alone = cost.num_ranks == data_parallel_size == 1 and not trace
     allowed = "'paged' with several ranks or replicas, or with trace=True"
     check(alone or manager == "paged", "manager", manager, allowed)
-    make_manager = partial(KVCacheManager, num_blocks, block_size, enable_prefix_caching)
+    make_manager = partial(
+        KVCacheManager, num_blocks, block_size, enable_prefix_caching=enable_prefix_caching
+    )
     if manager != "paged":
         reservation = manager.removeprefix("contiguous-")
         num_slots = (num_blocks - 1) * block_size
         make_manager = partial(
-            ContiguousKVCacheManager, num_slots, max_model_len, reservation, allocator
+            ContiguousKVCacheManager,
+            num_slots,
+            max_model_len,
+            reservation=reservation,
+            allocator=allocator,
         )
     limits = {
         "max_num_batched_tokens": max_num_batched_tokens,
@@ -130,7 +138,7 @@ def simulate(
         clock = Clock()
         listener = None
         if trace:
-            listener = Trace(num_blocks, block_size, max_num_batched_tokens, clock)
+            listener = Trace(num_blocks, block_size, max_num_batched_tokens, clock=clock)
         kv_manager = make_manager(trace=listener) if trace else make_manager()
         own = policy if data_parallel_size == 1 else deepcopy(policy)
         scheduler = make_scheduler(kv_manager, listener, policy=own, **limits)

@@ -39,10 +39,16 @@ class SlotMeter:
     @property
     def shares(self) -> SlotUsage:
         """The mean over time as shares of the whole pool; all zeros if nothing was added."""
-        sums = SlotUsage(self._tokens, self._reserved, self._internal, self._rounding,
-                         self._external, self._free)  # fmt: skip
+        sums = SlotUsage(
+            tokens=self._tokens,
+            reserved=self._reserved,
+            internal=self._internal,
+            rounding=self._rounding,
+            external=self._external,
+            free=self._free,
+        )
         total = sum(sums) or 1.0
-        return SlotUsage(*(part / total for part in sums))
+        return SlotUsage._make(part / total for part in sums)
 
     @property
     def tokens_in_held(self) -> float:

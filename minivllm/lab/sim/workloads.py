@@ -112,12 +112,12 @@ def sharegpt_like(num_requests: int, rate: float = math.inf, seed: int = 0) -> l
         rate: arrivals per second, a Poisson process; ``math.inf`` lets all arrive at once.
         seed: the same seed gives the same workload.
     """
-    return _independent("sharegpt", num_requests, rate, seed)
+    return _independent("sharegpt", num_requests, rate, seed=seed)
 
 
 def alpaca_like(num_requests: int, rate: float = math.inf, seed: int = 0) -> list[SimRequest]:
     """Short instructions: mean prompt 19, mean output 58 tokens. Arguments as above."""
-    return _independent("alpaca", num_requests, rate, seed)
+    return _independent("alpaca", num_requests, rate, seed=seed)
 
 
 def shared_prefix(
@@ -149,7 +149,9 @@ def several_answers(
     """
     check(is_int(n, 1), "n", n, "an integer of at least 1")
     check(lengths in LENGTHS, "lengths", lengths, "one of " + ", ".join(map(repr, LENGTHS)))
-    return [replace(r, n=n, beams=beams) for r in _independent(lengths, num_requests, rate, seed)]
+    return [
+        replace(r, n=n, beams=beams) for r in _independent(lengths, num_requests, rate, seed=seed)
+    ]
 
 
 def multi_turn_chat(
@@ -181,7 +183,7 @@ def multi_turn_chat(
             after = len(workload) - 1 if turn else None
             question, answer = draw_lengths("alpaca", rng)
             said += question
-            workload.append(SimRequest(pause, [user] * said, answer, after))
+            workload.append(SimRequest(pause, [user] * said, answer, after=after))
             said += answer
     return workload
 
