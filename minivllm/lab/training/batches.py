@@ -38,7 +38,8 @@ class Encoded:
 def encode(tokenizer: Tokenizer, sample: Sample) -> Encoded:
     """Tokenize a sample and translate its character spans."""
     text = tokenizer.encode(sample.text, add_special_tokens=False)
-    ids, (starts, ends) = text.ids, zip(*text.offsets, strict=True)
+    ids = text.ids
+    starts, ends = zip(*text.offsets, strict=True)
 
     def tokens(span: Span) -> tuple[int, int]:
         """The range of tokens that overlap a span of characters."""
@@ -70,7 +71,7 @@ def encode(tokenizer: Tokenizer, sample: Sample) -> Encoded:
     for span in sample.copied_spans():
         first, stop = tokens(span)
         copied[first:stop] = [True] * (stop - first)
-    return Encoded(sample.skill, ids, weights, pointers, answers, copied)
+    return Encoded(sample.skill, ids, weights, pointers=pointers, answers=answers, copied=copied)
 
 
 class Exchange:
@@ -111,7 +112,8 @@ class Exchange:
 
 def encoded_stream(mixture: Mixture, tokenizer: Tokenizer, seed: str) -> Iterator[Encoded]:
     """Endless training samples as tokens, with a part of their tokens exchanged."""
-    rng, exchange = random.Random(f"{seed}-exchange"), Exchange(tokenizer)
+    rng = random.Random(f"{seed}-exchange")
+    exchange = Exchange(tokenizer)
     for sample in samples(mixture, seed):
         encoded = encode(tokenizer, sample)
         yield exchange.apply(rng, encoded) if rng.random() < EXCHANGED_SHARE else encoded
@@ -154,7 +156,7 @@ def collate(samples: list[Encoded], rng: random.Random, most_pointers: int = 96)
         for row in rows:
             rng.shuffle(row)
         pointers[kind] = _pointer_batch(rows, most_pointers)
-    return Batch(ids, weights, pointers, [sample.skill for sample in samples])
+    return Batch(ids, weights, pointers, skills=[sample.skill for sample in samples])
 
 
 def batches(
@@ -165,9 +167,11 @@ def batches(
     A pool of several batches' worth of samples is sorted by length and cut; the cuts are then
     given out in random order. All workers draw the same samples, and each one takes its share.
     """
-    number, count = workers.number(), workers.count()
+    number = workers.number()
+    count = workers.count()
     while True:
-        samples, total = [], 0
+        samples = []
+        total = 0
         while total < pool * tokens:
             samples.append(next(source))
             total += len(samples[-1].ids)

@@ -26,7 +26,10 @@ from minivllm.lab.training.export import load_network
 from minivllm.lab.training.manifest import file_hashes, update_manifest
 from minivllm.lab.training.tokenization import load_closing_tokenizer
 
-TEXTS, STEPS, RATE, WEIGHT_DECAY = 4000, 400, 5e-3, 0.3
+TEXTS = 4000
+STEPS = 400
+RATE = 5e-3
+WEIGHT_DECAY = 0.3
 HEAD_FILE = "score.safetensors"
 
 
@@ -88,10 +91,11 @@ def main(
     seed: Annotated[int, typer.Option(help="Of the text and the start values.")] = 0,
 ) -> None:
     """Learn the head, and measure it on requests in words that it has not seen."""
-    rng, begin = random.Random(seed), time.process_time()
+    rng = random.Random(seed)
+    begin = time.process_time()
     drawn = [(request_of_kind(rng, kind), kind) for kind in rng.choices(KINDS, k=TEXTS)]
     states, kinds = labelled(drawn)
-    head = train_head(states, kinds, steps, seed)
+    head = train_head(states, kinds, steps, seed=seed)
     seconds = round(time.process_time() - begin)
     save_classifier(head, directory)
     scores = {

@@ -30,7 +30,9 @@ from minivllm.lab.training.lora import mean_losses
 from minivllm.lab.training.manifest import file_hashes, update_manifest
 from minivllm.lab.training.tokenization import load_closing_tokenizer, load_tokenizer
 
-STEPS, RATE, WARM_UP = 300, 5e-4, 20
+STEPS = 300
+RATE = 5e-4
+WARM_UP = 20
 GROUPS = 32
 TOGETHER = 32
 """Texts in one pass."""
@@ -50,7 +52,8 @@ def states(
     """
     ids = [torch.tensor(encoding.ids) for encoding in tokenizer.encode_batch(list(texts))]
     order = sorted(range(len(ids)), key=lambda i: len(ids[i]))
-    last, mean = [], []
+    last = []
+    mean = []
     for start in range(0, len(order), TOGETHER):
         some = [ids[i] for i in order[start : start + TOGETHER]]
         lengths = torch.tensor([len(row) for row in some])
@@ -92,7 +95,8 @@ def tune(network: Qwen2Model, tokenizer: Tokenizer, steps: int, seed: int = 0) -
 
     Returns each step's loss.
     """
-    rng, parameters = random.Random(seed), list(network.parameters())
+    rng = random.Random(seed)
+    parameters = list(network.parameters())
     optimizer = torch.optim.AdamW(parameters, lr=RATE, betas=(0.9, 0.98), weight_decay=0.01)
     losses: list[float] = []
     for step in range(steps):
@@ -145,7 +149,8 @@ def _write_json(path: Path, content: object) -> None:
 
 def save_embedder(network: Qwen2Model, tokenizer: Tokenizer, directory: Path) -> None:
     """Write a directory of Sentence Transformers, in bfloat16; later steps compute with that."""
-    source, tensors = embedded_model_path(), {}
+    source = embedded_model_path()
+    tensors = {}
     directory.mkdir(parents=True, exist_ok=True)
     for name, weight in network.named_parameters():
         tensors[name] = weight.detach().to(torch.bfloat16).contiguous()
@@ -187,15 +192,18 @@ def main(
 ) -> None:
     """Tune an embedder, and measure it beside the untuned model and the counting of words."""
     source = embedded_model_path()
-    network, tokenizer = load_network(source).model, load_closing_tokenizer(source)
-    begin, cpu = time.monotonic(), time.process_time()
-    losses = tune(network, tokenizer, steps, seed)
+    network = load_network(source).model
+    tokenizer = load_closing_tokenizer(source)
+    begin = time.monotonic()
+    cpu = time.process_time()
+    losses = tune(network, tokenizer, steps, seed=seed)
     seconds = {
         "seconds": round(time.monotonic() - begin),
         "CPU seconds": round(time.process_time() - cpu),
     }
     save_embedder(network, tokenizer, directory)
-    untuned, plain = load_network(source).model, load_tokenizer(source)
+    untuned = load_network(source).model
+    plain = load_tokenizer(source)
     vectors = {
         "embedder": last_state(network, tokenizer),
         "counted tokens": bag_of_words(plain),

@@ -32,8 +32,10 @@ def export(network: Qwen2ForCausalLM, tokenizer: Tokenizer, directory: Path) -> 
     }
     save_file(tensors, directory / "model.safetensors", metadata={"format": "pt"})
     tokenizer.save(str(directory / "tokenizer.json"))
-    end, turn_end = tokenizer.token_to_id(END_OF_TEXT), tokenizer.token_to_id(TURN_END)
-    config, same = network.config, load_toml(__package__, "export")
+    end = tokenizer.token_to_id(END_OF_TEXT)
+    turn_end = tokenizer.token_to_id(TURN_END)
+    config = network.config
+    same = load_toml(__package__, "export")
     own = {name: getattr(config, name) for name in _OWN}
     special = {"rope_theta": ROPE_THETA, "bos_token_id": None, "eos_token_id": turn_end}
     _write_json(directory / "config.json", same["config"] | own | special)

@@ -23,7 +23,8 @@ def long_talk(rng: random.Random, rows: int, padded: bool) -> Sample:
     people = [drawn_person(rng, number, first) for number, first in enumerate(firsts, start=1)]
     table = drawn_table(people, columns, padded)
     sample = Sample("long talk")
-    before, after = rng.choice(_LISTS.before), rng.choice(_LISTS.after)
+    before = rng.choice(_LISTS.before)
+    after = rng.choice(_LISTS.after)
     sample.turn("system", f"{before}\n\n{table}\n\n{after}".rstrip())
-    ask_about(rng, sample, people, asked, 5, _LISTS)
+    ask_about(rng, sample, people, asked=asked, count=5, lists=_LISTS)
     return sample

@@ -31,8 +31,10 @@ from minivllm.lab.training.progress import exact_rates, rate, summary
 from minivllm.lab.training.tokenization import load_tokenizer
 from minivllm.lab.training.train import language_loss
 
-RANK, ALPHA = 8, 16
-RATE, WARM_UP = 4e-3, 20
+RANK = 8
+ALPHA = 16
+RATE = 4e-3
+WARM_UP = 20
 BATCH_TOKENS = 2048
 LOG_EVERY = 50
 Draw = Callable[[random.Random], Sample]
@@ -48,7 +50,8 @@ class LoRALinear(nn.Module):
 
     def __init__(self, base: nn.Linear) -> None:
         super().__init__()
-        self.base, self.scale = base, ALPHA / RANK
+        self.base = base
+        self.scale = ALPHA / RANK
         self.lora_A = nn.Linear(base.in_features, RANK, bias=False)
         self.lora_B = nn.Linear(RANK, base.out_features, bias=False)
         nn.init.zeros_(self.lora_B.weight)  # at first there is no change
@@ -75,7 +78,8 @@ def learnt_weights(network: Qwen2ForCausalLM) -> dict[str, nn.Parameter]:
 
 def encoded_samples(draw: Draw, seed: int) -> Iterator[Encoded]:
     """Endless training samples as tokens; attention is not supervised here."""
-    tokenizer, rng = load_tokenizer(embedded_model_path()), random.Random(seed)
+    tokenizer = load_tokenizer(embedded_model_path())
+    rng = random.Random(seed)
     while True:
         encoded = encode(tokenizer, draw(rng))
         encoded.pointers.clear()
@@ -152,9 +156,11 @@ def main(
     if name not in PLANS:
         raise typer.BadParameter(f"must be one of {', '.join(PLANS)}, got {name!r}")
     draw, usual_steps = PLANS[name]
-    steps, begin = steps or usual_steps, time.monotonic()
-    network, tokenizer = load_network(embedded_model_path()), load_tokenizer(embedded_model_path())
-    losses = train_adapter(network, draw, steps, seed)
+    steps = steps or usual_steps
+    begin = time.monotonic()
+    network = load_network(embedded_model_path())
+    tokenizer = load_tokenizer(embedded_model_path())
+    losses = train_adapter(network, draw, steps, seed=seed)
     seconds = round(time.monotonic() - begin)
     save_adapter(network, directory)
     counts = exact_rates(network, (encode(tokenizer, s) for s in unseen_samples(name)))

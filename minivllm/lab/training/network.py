@@ -74,8 +74,10 @@ def let_look_back(network: Qwen2ForCausalLM, head: int, offset: int, strength: f
     query is the key rotated by `offset` positions: largest exactly at that distance. Only the
     fast frequencies are used; the slow ones cannot tell neighbours apart.
     """
-    attention, frequencies = network.model.layers[0].self_attn, network.model.rotary_emb.inv_freq
-    fast, angle = frequencies > 0.02, frequencies * offset
+    attention = network.model.layers[0].self_attn
+    frequencies = network.model.rotary_emb.inv_freq
+    fast = frequencies > 0.02
+    angle = frequencies * offset
     half = len(frequencies)
     start = head * 2 * half
     attention.k_proj.bias[start : start + half] = strength * fast

@@ -16,7 +16,9 @@ class Optimizer:
     and AdamW makes equal steps of small and large ones: a low rate keeps rare tokens distinct.
     """
 
-    MUON_RATE, EMBEDDING_RATE, VECTOR_RATE = 0.02, 5e-3, 2e-3
+    MUON_RATE = 0.02
+    EMBEDDING_RATE = 5e-3
+    VECTOR_RATE = 2e-3
 
     def __init__(self, network: nn.Module) -> None:
         named = dict(network.named_parameters())

@@ -40,7 +40,8 @@ def cases_of(sample: Sample) -> list[Case]:
     """One case per answer of a sample, with the turns before it as the prompt."""
     cases = []
     for label, (start, stop) in sample.answers:
-        before, answer = sample.text[:start], sample.text[start:stop].removesuffix("<|im_end|>")
+        before = sample.text[:start]
+        answer = sample.text[start:stop].removesuffix("<|im_end|>")
         if before.endswith("<|im_start|>assistant\n"):
             turns = _TURN.findall(before)
             prompt = [{"role": role, "content": content} for role, content in turns]
@@ -62,7 +63,9 @@ def _drawn(seed: str, count: int, draw: Callable[[random.Random], Sample]) -> li
 
 def _practised(rng: random.Random, rows: int, padded: bool, **kind) -> Sample:
     """Three questions about a table of six to eight columns, as in training but held out."""
-    shape = TableShape((rows, rows), (6, 8), (3, 3), float(padded), held_out=True, **kind)
+    shape = TableShape(
+        (rows, rows), (6, 8), (3, 3), padded_share=float(padded), held_out=True, **kind
+    )
     return table_conversation(rng, shape)
 
 
@@ -104,7 +107,7 @@ def all_suites(seed: str, count: int) -> dict[str, list[Case]]:
     suites = {}
     for (rows, padded), kind in asked:
         name = f"{TABLES[kind][0]}, {rows} rows, {'padded' if padded else 'unpadded'}"
-        suites[name] = table_cases(kind, seed, rows, padded, count)
+        suites[name] = table_cases(kind, seed, rows, padded=padded, count=count)
     suites["capital, chat"] = capital_cases(seed, max(count, len(WORDS.capitals)))
     suites["capital, text"] = [  # to continue; scored up to the full stop
         Case(f"The capital of {country} is", f" {capital}.", "capital text")

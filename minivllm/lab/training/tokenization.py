@@ -33,7 +33,9 @@ from tokenizers.trainers import BpeTrainer
 
 from minivllm.utils.toml_data import load_toml
 
-END_OF_TEXT, TURN_START, TURN_END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
+END_OF_TEXT = "<|endoftext|>"
+TURN_START = "<|im_start|>"
+TURN_END = "<|im_end|>"
 SPECIAL_TOKENS = [END_OF_TEXT, TURN_START, TURN_END]
 WHOLE_TOKENS = ["<tools>", "</tools>", "<tool_call>", "</tool_call>", "<tool_response>",
                 "</tool_response>"]  # fmt: skip
@@ -111,7 +113,8 @@ def _cell_ends() -> list[str]:
 def restate_for_qwen2(learnt: Tokenizer) -> Tokenizer:
     """The same tokens (with few exceptions) under Qwen2's pattern and normalization."""
     model = json.loads(learnt.to_str())["model"]
-    vocabulary, merges = model["vocab"], model["merges"]
+    vocabulary = model["vocab"]
+    merges = model["merges"]
     for token in WHOLE_TOKENS:
         vocabulary[token] = len(vocabulary)
     words = [word for word in SMALL_WORDS if SPACE + word in vocabulary]
@@ -120,7 +123,7 @@ def restate_for_qwen2(learnt: Tokenizer) -> Tokenizer:
     punctuation = [token for token in spaced if not letter.search(token.replace(SPACE, ""))]
     merges = [pair for pair in merges if "".join(pair) not in spaced]
     unused = [token for token in spaced if token not in punctuation and token[1:] not in words]
-    _bare_words(vocabulary, merges, words, unused)
+    _bare_words(vocabulary, merges, words, unused=unused)
     for token in punctuation:
         vocabulary[token.replace(SPACE, " ")] = vocabulary.pop(token)
     numbers = [token for token in vocabulary if re.fullmatch("[0-9]{2}", token)]

@@ -100,8 +100,11 @@ class Run:
         plan: curriculum.Plan,
         compile_layers: bool = False,
     ) -> None:
-        self.output, self.seed, self.plan = output, seed, plan
-        self.state_path, self.checkpoint = output / "state.pt", output / "checkpoint"
+        self.output = output
+        self.seed = seed
+        self.plan = plan
+        self.state_path = output / "state.pt"
+        self.checkpoint = output / "checkpoint"
         self.tokenizer = load_tokenizer(output)
         self.network = make_network(self.tokenizer.get_vocab_size(), sizes, seed)
         self.set_start_values()
@@ -133,7 +136,8 @@ class Run:
         with torch.autocast("cpu", dtype=torch.bfloat16):
             hidden = self.decoder(batch.ids, use_cache=False).last_hidden_state
             loss, values = self.loss(hidden, batch)
-        total, shares = loss, {}
+        total = loss
+        shares = {}
         if batch.pointers:
             guidance, shares = pointer_loss(self.network, batch.pointers)
             total = loss + pointer_weight * guidance
@@ -153,7 +157,9 @@ class Run:
         torch.save(state, self.state_path.with_suffix(".new"))
         self.state_path.with_suffix(".new").replace(self.state_path)
         export(self.network, self.tokenizer, self.checkpoint)
-        describe_training(self.checkpoint, self.seed, self.plan.stages, vars(self.progress))
+        describe_training(
+            self.checkpoint, self.seed, self.plan.stages, progress=vars(self.progress)
+        )
 
     def report(self) -> None:
         """Log the exact-match rates of the exported model."""
@@ -162,8 +168,12 @@ class Run:
 
     def run(self, minutes: float, steps: int | None, save_every: float, log_every: int) -> float:
         """Train until the budget is used up; returns the mean loss of the last `log_every`."""
-        progress, recent = self.progress, defaultdict(list)
-        stage, source, last_save, mean_loss = None, None, time.monotonic(), float("nan")
+        progress = self.progress
+        recent = defaultdict(list)
+        stage = None
+        source = None
+        last_save = time.monotonic()
+        mean_loss = float("nan")
         while (share := workers.agreed(progress.share(minutes, steps))) < 1.0:
             begin = time.monotonic()
             if self.plan.stage_at(share) is not stage:
@@ -207,7 +217,8 @@ def train(make_run: Callable[[], Run], budget: tuple[float, int | None, float, i
     """Train, in each worker; `budget` are the arguments of ``Run.run``."""
     torch.set_num_threads(1)
     run = make_run()
-    run.run(*budget)
+    minutes, steps, save_every, log_every = budget
+    run.run(minutes, steps, save_every, log_every=log_every)
     run.report()
 
 
@@ -239,7 +250,7 @@ def main(
     """
     begin(output, {"seed": seed, "quick": quick}, partial(make_tokenizer, seed))
     sizes, plan = (SMALL, curriculum.QUICK_PLAN) if quick else (FULL, curriculum.FULL_PLAN)
-    make_run = partial(Run, output, seed, sizes, plan, compile_layers)
+    make_run = partial(Run, output, seed, sizes=sizes, plan=plan, compile_layers=compile_layers)
     workers.in_workers(processes, train, make_run, (minutes, steps, save_every, log_every))
 
 

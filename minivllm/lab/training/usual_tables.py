@@ -48,7 +48,8 @@ def ask_about(
 ) -> None:
     """Questions about these columns; one in eight is about a person who is not in the table."""
     for _ in range(count):
-        person, column = rng.choice(people), rng.choice(asked)
+        person = rng.choice(people)
+        column = rng.choice(asked)
         absent = rng.random() < 1 / 8
         name = rng.choice(lists.absent) if absent else person["Name"]
         cell = "not in the table" if absent else person[column]
@@ -66,5 +67,6 @@ def usual_conversation(rng: random.Random, rows: int, padded: bool) -> Sample:
     sample = Sample("usual table")
     sample.turn("system", rng.choice(_LISTS.around).format(drawn_table(people, columns, padded)))
     asked = [column for column in columns if column != "Name"]
-    ask_about(rng, sample, people, asked, rng.randint(1, 3), _LISTS)
+    count = rng.randint(1, 3)
+    ask_about(rng, sample, people, asked=asked, count=count, lists=_LISTS)
     return sample
