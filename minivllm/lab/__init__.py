@@ -1,1 +1,4 @@
-"""Simulator, figures and benchmarks: they look at the engine, which imports none."""
+"""What looks at the engine, which imports none of it.
+
+Simulator, figures and benchmarks; the oracle, and how the embedded model was trained.
+"""

@@ -16,7 +16,8 @@ import pytest
 from traced_runs import cached, chunked, crowd, preempting, sampled, sharing, single
 
 from minivllm.kv.manager import KVCacheManager
-from minivllm.lab.sim.loop import make_scheduler, run_step, run_steps
+from minivllm.lab.sim.loop import run_step, run_steps
+from minivllm.lab.sim.make import make_scheduler
 from minivllm.lab.viz.draw.wording import block_list, listing
 from minivllm.lab.viz.model.frames import frames
 from minivllm.outputs import CompletionOutput, RequestOutput
