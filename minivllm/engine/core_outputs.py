@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from minivllm.metrics.stats import SchedulerStats
-from minivllm.request import Sequence
+from minivllm.request import FINISH_REASONS, Sequence
 from minivllm.scheduling.output import ModelRunnerOutput, TokenLogprobs
 from minivllm.trace.records import Record
 
@@ -67,7 +67,7 @@ def collect(updated: list[Sequence], output: ModelRunnerOutput) -> EngineCoreOut
             seq.index,
             output.sampled_token_ids.get(seq.seq_id, []),
             output.logprobs.get(seq.seq_id),
-            seq.status.finish_reason,
+            FINISH_REASONS.get(seq.status),
             seq.stop_reason,
             request.num_cached_tokens,
             request.metrics.first_scheduled_time,

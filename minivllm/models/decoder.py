@@ -180,8 +180,7 @@ class DecoderModel(CheckpointMixin):
             ``[num_tokens, hidden_size]``, after the final norm.
         """
         x = self.embed(token_ids, positions)
-        cos_sin = self.model.cos_sin(positions)
-        x, residual = self.model.run_layers(x, cos_sin, attention)
+        x, residual = self.model.run_layers(x, self.model.cos_sin(positions), attention)
         x, _ = self.model.norm(x, residual)
         return x
 

@@ -14,6 +14,7 @@ from minivllm.config import SchedulerConfig
 from minivllm.kv.manager import KVCacheManager
 from minivllm.metrics.spec_decode import SpecDecodingStats
 from minivllm.request import Request, RequestStatus, Sequence
+from minivllm.request_protocols import Beams
 from minivllm.scheduling.beams import BeamSearch
 from minivllm.scheduling.checkpoint import Checkpoint, reset
 from minivllm.scheduling.drafts import give_back_rejected
@@ -277,7 +278,7 @@ class Scheduler:
         """Tokens and drafts not yet computed, less one of a beam that waits for the others."""
         num_known, longest = len(seq.token_ids) + len(seq.spec_token_ids), self.longest
         num_new = (num_known if num_known < longest else longest) - seq.num_computed_tokens
-        beam_search: BeamSearch | None = seq.request.beam_search
+        beam_search = seq.request.beam_search
         if beam_search is not None:
             slots = self._num_drafting_slots
             num_more = (self.token_budget + slots) // (1 + slots)  # that decode in this step
@@ -351,10 +352,10 @@ class Scheduler:
             give_back_rejected(advancing, drafted, output.sampled_token_ids, stats, self.trace)
         # 3. Samples fork where their prompt ends.
         updated: list[Sequence] = []
-        searching: dict[Request, None] = {}
+        searching: dict[Request, Beams] = {}
         for seq in advancing:
             if seq.request.beam_search is not None:
-                searching[seq.request] = None
+                searching[seq.request] = seq.request.beam_search
                 continue
             updated.append(seq)
             if seq.request.n > len(seq.request.seqs):
@@ -366,8 +367,7 @@ class Scheduler:
             else:
                 self.finish(seq, RequestStatus.FINISHED_STOPPED)
         # 5. The beams of a request advance together.
-        for request in searching:
-            beam_search: BeamSearch = request.beam_search
+        for request, beam_search in searching.items():
             beam_search.advance(output.logprobs, update=self)
             updated += request.seqs
         if self.trace is not None:
@@ -440,6 +440,7 @@ class Scheduler:
     def reset(self, checkpoint: Checkpoint | None = None) -> None:
         """Let all requests wait, to be computed again, after a step that has failed."""
         reset(self, checkpoint)
+        self._ids_in_use = {i for request in self.requests.values() for i in request.seq_ids}
 
     def check_integrity(self) -> None:
         """Raise ``AssertionError`` unless queues, requests and blocks are consistent."""

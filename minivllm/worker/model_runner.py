@@ -23,7 +23,7 @@ from minivllm.utils.tensors import make_tensor
 from minivllm.worker.cuda_graph_runner import CUDAGraphRunner, GraphRecorder
 from minivllm.worker.draft_model import DraftModelProposer
 from minivllm.worker.input_batch import InputBatch
-from minivllm.worker.model_input import GroupInput, ModelInput
+from minivllm.worker.model_input import ModelInput
 from minivllm.worker.prompt_logprobs import prompt_logprobs_of
 
 
@@ -73,14 +73,9 @@ class ModelRunner:
     ) -> None:
         """Capture CUDA graphs, to be replayed for batches of decodes; see ``CUDAGraphRunner``."""
         self.cuda_graph_runner = CUDAGraphRunner(
-            self._forward,
-            sizes,
-            max_model_len,
-            self.block_size,
-            device=self.device,
-            recorder=recorder,
-            num_groups=self.num_groups,
-        )
+            self._forward, sizes, max_model_len, self.block_size,
+            device=self.device, recorder=recorder, num_groups=self.num_groups,
+        )  # fmt: skip
 
     @torch.inference_mode()
     def execute_model(self, scheduler_output: SchedulerOutput) -> ModelRunnerOutput:
@@ -187,7 +182,8 @@ class ModelRunner:
             Token ids and positions, int64 ``[num_tokens]``, and the metadata that cuts them apart,
             of each KV cache group.
         """
-        model_input = ModelInput(groups=[GroupInput() for _ in range(self.num_groups)])
+        groups = range(self.num_groups)
+        model_input = ModelInput(slots=[[] for _ in groups], block_tables=[[] for _ in groups])
         for seq_id, num_new in scheduler_output.num_scheduled_tokens.items():
             state = self.input_batch.states[seq_id]
             start = scheduler_output.num_computed_tokens[seq_id]

@@ -19,9 +19,9 @@ PACKAGE = Path(__file__).parents[2] / "minivllm"
 # A room imports only from rooms above it in this list (and from itself).
 ROOMS = [
     "version", "utils", "envs", "logger", "pooling_params", "config", "sampling_params",
-    "lora/request", "outputs", "request", "metrics", "trace", "kv", "spec_decode", "scheduling",
-    "structured_output", "distributed", "attention", "embedded", "models", "pooling",
-    "quantization", "sampling", "lora", "cpu", "worker", "executor", "engine",
+    "lora/request", "outputs", "request_protocols", "request", "metrics", "trace", "kv",
+    "spec_decode", "scheduling", "structured_output", "distributed", "attention", "embedded",
+    "models", "pooling", "quantization", "sampling", "lora", "cpu", "worker", "executor", "engine",
     "lab", "lab/contiguous", "lab/sim", "lab/viz", "lab/exercises", "entrypoints", "lab/bench",
     "lab/classroom", "lab/playground", "embedded/data", "embedded/training", "lab/quantize", "xray",
     "cli", "sim", "viz", "exercises", "__main__", "embedded/evaluation",
