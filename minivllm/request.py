@@ -91,6 +91,7 @@ class Sequence:
         """Make another sample of the same request, with the same tokens so far."""
         child = Sequence(self.request, index)
         child.token_ids = list(self.token_ids)
+        # the child shares the blocks; drafts and tokens in flight stay the parent's
         child.num_computed_tokens = self.num_computed_tokens
         child.block_hashes = list(self.block_hashes)
         child.cumulative_logprob = self.cumulative_logprob

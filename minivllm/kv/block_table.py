@@ -12,6 +12,8 @@ from minivllm.kv.block import KVCacheBlock
 from minivllm.kv.block_pool import BlockPool
 from minivllm.utils.math_utils import cdiv
 
+BlockIds = tuple[list[int], ...]  # of a sequence's table in each KV cache group
+
 
 def slots_of(block_ids: list[int], start: int, stop: int, block_size: int) -> list[int]:
     """The slots of positions ``start`` to ``stop - 1``, for a table of these block ids."""
@@ -71,6 +73,7 @@ class BlockTable:
 
     def fork(self, pool: BlockPool) -> BlockTable:
         """Make a table that shares all blocks: nothing is allocated, nothing copied."""
+        # a partly filled last block is copied later, by the first of them that writes into it
         child = type(self)(self.block_size)
         child.blocks = list(self.blocks)
         child.num_cached_blocks = self.num_cached_blocks

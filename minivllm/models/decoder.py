@@ -29,8 +29,10 @@ class Attention(nn.Module):
         super().__init__()
         self.scale = config.head_dim**-0.5
         self.sliding_window = sliding_window
-        heads = (config.head_dim, config.num_heads, config.num_kv_heads)
-        self.qkv_proj = QKVParallelLinear(config.hidden_size, *heads, bias=config.qkv_bias)
+        self.qkv_proj = QKVParallelLinear(
+            config.hidden_size, config.head_dim, config.num_heads, config.num_kv_heads,
+            bias=config.qkv_bias,
+        )  # fmt: skip
         self.q_norm: nn.Module = nn.Identity()  # Qwen3 has norms here
         self.k_norm: nn.Module = nn.Identity()
         self.rotary_embedding = ops.rotary_embedding
@@ -47,6 +49,7 @@ class Attention(nn.Module):
         q, k = self.q_norm(q), self.k_norm(k)
         if cos_sin is not None:
             q, k = self.rotary_embedding(q, k, cos_sin)
+        # paged: K and V go into slots, and are read back through the block table
         out = attention(q, k, v, self.scale, self.sliding_window)
         return self.o_proj(out.flatten(-2))
 
@@ -78,7 +81,8 @@ class DecoderLayer(nn.Module):
         None in the first layer, where ``x`` is all there is.
         """
         if residual is None:
-            residual, x = x, self.input_layernorm(x)
+            residual = x
+            x = self.input_layernorm(x)
         else:
             x, residual = self.input_layernorm(x, residual)
         x = self.self_attn(x, cos_sin, attention)
@@ -92,7 +96,8 @@ class Decoder(nn.Module):
     def __init__(self, config: ModelConfig, layer_class: type[DecoderLayer]):
         super().__init__()
         self.embed_tokens = Embedding(config.vocab_size, config.hidden_size)
-        self.embed_positions = self.rotary_emb = None
+        self.embed_positions = None
+        self.rotary_emb = None
         if config.rope is None:  # positions are learned; the first rows may stand for none
             rows = config.max_position_embeddings + config.position_offset
             self.embed_positions = Embedding(rows, config.hidden_size)
@@ -144,10 +149,12 @@ class DecoderModel(CheckpointMixin):
         super().__init__()
         self.config = config
         self.model = Decoder(config, self.layer_class)
-        self.pooler, self.lm_head = pooler, cast(Any, None)
+        self.pooler = pooler
+        self.lm_head = cast(Any, None)
         self.transforms: list[str] = []  # what has changed it since loading, each only once
         if pooler is not None:
             return
+        # Weights are tied by sharing the tensor, so that it is in memory once.
         self.lm_head = ParallelLMHead(config.hidden_size, config.vocab_size, bias=False)
         if config.tie_word_embeddings:
             self.lm_head.weight = self.model.embed_tokens.weight

@@ -7,7 +7,9 @@ from minivllm.scheduling.checkpoint import SchedulerState
 
 def check_integrity(scheduler: SchedulerState) -> None:
     """Raise ``AssertionError`` unless queues, requests, blocks and slots are consistent."""
-    running, waiting, swapped = scheduler.running, scheduler.waiting, scheduler.swapped
+    running = scheduler.running
+    waiting = scheduler.waiting
+    swapped = scheduler.swapped
     requests = scheduler.requests.values()
     sequences = scheduler.sequences
     manager = scheduler.kv_manager

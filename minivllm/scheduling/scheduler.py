@@ -129,7 +129,8 @@ class Scheduler:
             self.trace.start_step()
         self.token_budget = self.config.max_num_batched_tokens - self._num_drafting_slots
         # the plan begins with what has happened since the last one
-        output, self.next_output = self.next_output, SchedulerOutput()
+        output = self.next_output
+        self.next_output = SchedulerOutput()
         may_admit = self.policy.may_admit(self.running)
         if self.policy.prefill_first and may_admit:
             self._admit_waiting(output)
@@ -425,7 +426,8 @@ class Scheduler:
         request = seq.request
         if seq.status == RequestStatus.RUNNING:
             self.running.remove(seq)
-        seq.status, seq.stop_reason = status, stop_reason
+        seq.status = status
+        seq.stop_reason = stop_reason
         self.kv_manager.free(seq)
         del self.sequences[seq.seq_id]
         self.next_output.finish(seq.seq_id)

@@ -160,7 +160,7 @@ class State:
                 seq.table(record.group)[-1] = record.dst_block_id
                 self._hand_out((record.dst_block_id,))
             case records.Forked():
-                self.sequences[record.child_id] = self._busy[record.child_id] = replace(
+                child = replace(
                     seq,
                     seq_id=record.child_id,
                     token_ids=list(seq.token_ids),
@@ -168,6 +168,8 @@ class State:
                     other_tables=[list(table) for table in seq.other_tables],
                     in_flight=list(seq.in_flight),
                 )
+                self.sequences[child.seq_id] = child
+                self._busy[child.seq_id] = child
                 siblings = [
                     s for s in self.running if self.sequences[s].request_id == seq.request_id
                 ]
@@ -181,7 +183,8 @@ class State:
                 if record.queue_index is not None:
                     self.waiting.insert(record.queue_index, seq.request_id)
                 seq.status = "preempted"
-                seq.num_computed_tokens = seq.num_scheduled_tokens = 0
+                seq.num_computed_tokens = 0
+                seq.num_scheduled_tokens = 0
                 seq.in_flight = []
                 seq.num_preemptions += 1
             case records.SwappedOut():
@@ -234,9 +237,12 @@ class State:
             seq.block_ids = []
             seq.other_tables = []
             if seq.status in ALIVE:
-                seq.num_computed_tokens = seq.num_scheduled_tokens = 0
+                seq.num_computed_tokens = 0
+                seq.num_scheduled_tokens = 0
                 seq.in_flight = []
-        self.running, self.swapped, self.waiting = [], [], list(waiting)
+        self.running = []
+        self.swapped = []
+        self.waiting = list(waiting)
         self.contents.clear()
         self.lora_slots.clear()
         self._free_all_blocks()
@@ -253,7 +259,8 @@ class State:
             self.contents.pop(block_id, None)
 
     def _cache(self, seq: SequenceState, table: list[int], block_ids: tuple[int, ...]) -> None:
-        first, size = table.index(block_ids[0]), self.block_size
+        first = table.index(block_ids[0])
+        size = self.block_size
         for logical, block_id in enumerate(block_ids, start=first):
             tokens = tuple(seq.token_ids[logical * size : (logical + 1) * size])
             self.contents[block_id] = CachedBlock(seq.seq_id, logical, tokens)

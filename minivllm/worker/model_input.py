@@ -5,14 +5,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
 
 from minivllm.attention.metadata import AttentionMetadata
-from minivllm.kv.block_table import slots_of
+from minivllm.kv.block_table import BlockIds, slots_of
 from minivllm.utils.tensors import make_tensor
+
+# token ids and positions, int64 [num_tokens], and the metadata of each KV cache group
+BatchTensors = tuple[torch.Tensor, torch.Tensor, list[AttentionMetadata]]
 
 
 @dataclass
@@ -27,9 +29,7 @@ class ModelInput:
     slots: list[list[int]] = field(default_factory=lambda: [[]])
     block_tables: list[list[list[int]]] = field(default_factory=lambda: [[]])
 
-    def add(
-        self, token_ids: list[int], start: int, block_ids: Sequence[list[int]], block_size: int
-    ) -> None:
+    def add(self, token_ids: list[int], start: int, block_ids: BlockIds, block_size: int) -> None:
         """Add a sequence that computes these tokens, from position ``start`` on.
 
         Args:
@@ -58,9 +58,7 @@ class ModelInput:
         for tables in self.block_tables:
             tables += [[0]] * missing
 
-    def to_tensors(
-        self, device: torch.device
-    ) -> tuple[torch.Tensor, torch.Tensor, list[AttentionMetadata]]:
+    def to_tensors(self, device: torch.device) -> BatchTensors:
         """Make token ids and positions, int64 ``[num_tokens]``, and each group's metadata."""
         token_ids = make_tensor(self.token_ids, "int64", device)
         positions = make_tensor(self.positions, "int64", device)

@@ -38,7 +38,8 @@ class PipelineStage(ModelRunner):
     @torch.inference_mode()
     def execute_model(self, scheduler_output: SchedulerOutput) -> ModelRunnerOutput:
         """Receive, compute a step, send. Earlier stages have an empty ModelRunnerOutput."""
-        num_tokens, group = scheduler_output.total_num_scheduled_tokens, self.group
+        num_tokens = scheduler_output.total_num_scheduled_tokens
+        group = self.group
         size = 2, num_tokens, self.model.config.hidden_size
         dtype = self.model.config.dtype
         self._hidden_states = torch.zeros(size, dtype=dtype, device=self.device)
@@ -71,7 +72,8 @@ class EarlierStage(PipelineStage):
             self.input_batch.states[seq_id].token_ids[start:] = token_ids
         self._move_blocks(scheduler_output)
         if scheduler_output.num_scheduled_tokens:
-            self._hidden_states = self._forward(*self.prepare_inputs(scheduler_output))
+            ids, positions, metadata = self.prepare_inputs(scheduler_output)
+            self._hidden_states = self._forward(ids, positions, metadata)
             self._expect_tokens(scheduler_output)
         return ModelRunnerOutput()
 
