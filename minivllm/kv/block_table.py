@@ -73,7 +73,6 @@ class BlockTable:
 
     def fork(self, pool: BlockPool) -> BlockTable:
         """Make a table that shares all blocks: nothing is allocated, nothing copied."""
-        # a partly filled last block is copied later, by the first of them that writes into it
         child = type(self)(self.block_size)
         child.blocks = list(self.blocks)
         child.num_cached_blocks = self.num_cached_blocks
