@@ -36,7 +36,7 @@ class Clock:
             num_kv += computed + 2 * num_new
         self.now += COST.step_seconds(num_tokens, attended, num_kv)
         num_swapped = len(output.swaps_out) + len(output.swaps_in)
-        block_bytes = scheduler.kv_manager.block_size * COST.model.kv_bytes_per_token
+        block_bytes = COST.model.bytes_per_block(scheduler.kv_manager.block_size)
         self.now += num_swapped * block_bytes / PCIE_BYTES_PER_S
         return fake_execute(scheduler, output)
 
