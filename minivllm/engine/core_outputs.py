@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from minivllm.metrics.stats import SchedulerStats
-from minivllm.request import Sequence
+from minivllm.request import FINISH_REASONS, Sequence
 from minivllm.scheduling.output import ModelRunnerOutput, TokenLogprobs
 from minivllm.trace.records import Record
 
@@ -68,7 +68,7 @@ def collect(updated: list[Sequence], output: ModelRunnerOutput) -> EngineCoreOut
             seq.index,
             output.sampled_token_ids.get(seq.seq_id, []),
             new_logprobs=output.logprobs.get(seq.seq_id),
-            finish_reason=seq.status.finish_reason,
+            finish_reason=FINISH_REASONS.get(seq.status),
             stop_reason=seq.stop_reason,
             num_cached_tokens=request.num_cached_tokens,
             first_scheduled_time=request.metrics.first_scheduled_time,

@@ -12,6 +12,8 @@ from minivllm.kv.block import KVCacheBlock
 from minivllm.kv.block_pool import BlockPool
 from minivllm.utils.math_utils import cdiv
 
+BlockIds = tuple[list[int], ...]  # of a sequence's table in each KV cache group
+
 
 def slots_of(block_ids: list[int], start: int, stop: int, block_size: int) -> list[int]:
     """The slots of positions ``start`` to ``stop - 1``, for a table of these block ids."""

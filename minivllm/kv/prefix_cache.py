@@ -130,7 +130,8 @@ class PrefixCache:
         Each is computed once in its life, and the list is the sequence's own: a copy would cost
         more the longer the sequence has grown.
         """
-        known, size = seq.block_hashes, self.block_size
+        known = seq.block_hashes
+        size = self.block_size
         for i in range(len(known), num_blocks):
             extra_keys = () if known else generate_block_hash_extra_keys(seq.request)
             parent = known[-1] if known else _ROOT

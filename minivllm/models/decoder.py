@@ -52,6 +52,7 @@ class Attention(nn.Module):
         q, k = self.q_norm(q), self.k_norm(k)
         if cos_sin is not None:
             q, k = self.rotary_embedding(q, k, cos_sin)
+        # paged: K and V go into slots, and are read back through the block table
         out = attention(q, k, v, self.scale, self.sliding_window)
         return self.o_proj(out.flatten(-2))
 
@@ -83,7 +84,8 @@ class DecoderLayer(nn.Module):
         None in the first layer, where ``x`` is all there is.
         """
         if residual is None:
-            residual, x = x, self.input_layernorm(x)
+            residual = x
+            x = self.input_layernorm(x)
         else:
             x, residual = self.input_layernorm(x, residual)
         x = self.self_attn(x, cos_sin, attention)
@@ -159,6 +161,7 @@ class DecoderModel(CheckpointMixin):
         self.transforms: list[str] = []  # what has changed it since loading, each only once
         if pooler is not None:
             return
+        # Weights are tied by sharing the tensor, so that it is in memory once.
         self.lm_head = ParallelLMHead(config.hidden_size, config.vocab_size, bias=False)
         if config.tie_word_embeddings:
             self.lm_head.weight = self.model.embed_tokens.weight
@@ -191,8 +194,7 @@ class DecoderModel(CheckpointMixin):
             ``[num_tokens, hidden_size]``, after the final norm.
         """
         x = self.embed(token_ids, positions)
-        cos_sin = self.model.cos_sin(positions)
-        x, residual = self.model.run_layers(x, cos_sin, attention)
+        x, residual = self.model.run_layers(x, self.model.cos_sin(positions), attention)
         x, _ = self.model.norm(x, residual)
         return x
 

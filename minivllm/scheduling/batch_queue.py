@@ -27,7 +27,8 @@ class BatchQueue:
     """
 
     def __init__(self, scheduler: Scheduler, size: int):
-        self.scheduler, self.size = scheduler, size
+        self.scheduler = scheduler
+        self.size = size
         self._plans: deque[tuple[SchedulerOutput, Future[ModelRunnerOutput]]] = deque()
 
     def __len__(self) -> int:

@@ -69,7 +69,8 @@ class LoRASlots:
         Returns:
             Those that were in none, and the slot to copy each into.
         """
-        active, loads = self.in_use(running), []
+        active = self.in_use(running)
+        loads = []
         for lora in active:
             if lora not in self.slots:
                 loads.append((lora, self._take_slot(active)))

@@ -15,6 +15,7 @@ from minivllm.config import SchedulerConfig
 from minivllm.kv.manager import KVCacheManager
 from minivllm.metrics.spec_decode import SpecDecodingStats
 from minivllm.request import Request, RequestStatus, Sequence
+from minivllm.request_protocols import Beams
 from minivllm.scheduling.beams import BeamSearch
 from minivllm.scheduling.checkpoint import Checkpoint, reset
 from minivllm.scheduling.drafts import give_back_rejected
@@ -129,7 +130,8 @@ class Scheduler:
             self.trace.start_step()
         self.token_budget = self.config.max_num_batched_tokens - self._num_drafting_slots
         # the plan begins with what has happened since the last one
-        output, self.next_output = self.next_output, SchedulerOutput()
+        output = self.next_output
+        self.next_output = SchedulerOutput()
         may_admit = self.policy.may_admit(self.running)
         if self.policy.prefill_first and may_admit:
             self._admit_waiting(output)
@@ -278,7 +280,7 @@ class Scheduler:
         """Tokens and drafts not yet computed, less one of a beam that waits for the others."""
         num_known, longest = len(seq.token_ids) + len(seq.spec_token_ids), self.longest
         num_new = (num_known if num_known < longest else longest) - seq.num_computed_tokens
-        beam_search: BeamSearch | None = seq.request.beam_search
+        beam_search = seq.request.beam_search
         if beam_search is not None:
             slots = self._num_drafting_slots
             num_more = (self.token_budget + slots) // (1 + slots)  # that decode in this step
@@ -352,10 +354,10 @@ class Scheduler:
             give_back_rejected(advancing, drafted, output.sampled_token_ids, stats, self.trace)
         # 3. Samples fork where their prompt ends.
         updated: list[Sequence] = []
-        searching: dict[Request, None] = {}
+        searching: dict[Request, Beams] = {}
         for seq in advancing:
             if seq.request.beam_search is not None:
-                searching[seq.request] = None
+                searching[seq.request] = seq.request.beam_search
                 continue
             updated.append(seq)
             if seq.request.n > len(seq.request.seqs):
@@ -367,8 +369,7 @@ class Scheduler:
             else:
                 self.finish(seq, RequestStatus.FINISHED_STOPPED)
         # 5. The beams of a request advance together.
-        for request in searching:
-            beam_search: BeamSearch = request.beam_search
+        for request, beam_search in searching.items():
             beam_search.advance(output.logprobs, update=self)
             updated += request.seqs
         if self.trace is not None:
@@ -426,7 +427,8 @@ class Scheduler:
         request = seq.request
         if seq.status == RequestStatus.RUNNING:
             self.running.remove(seq)
-        seq.status, seq.stop_reason = status, stop_reason
+        seq.status = status
+        seq.stop_reason = stop_reason
         self.kv_manager.free(seq)
         del self.sequences[seq.seq_id]
         self.next_output.finish(seq.seq_id)
@@ -441,6 +443,7 @@ class Scheduler:
     def reset(self, checkpoint: Checkpoint | None = None) -> None:
         """Let all requests wait, to be computed again, after a step that has failed."""
         reset(self, checkpoint)
+        self._ids_in_use = {i for request in self.requests.values() for i in request.seq_ids}
 
     def check_integrity(self) -> None:
         """Raise ``AssertionError`` unless queues, requests and blocks are consistent."""

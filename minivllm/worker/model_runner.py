@@ -23,7 +23,7 @@ from minivllm.worker.cuda_graph_runner import CUDAGraphRunner, GraphRecorder
 from minivllm.worker.draft_model import DraftModelProposer
 from minivllm.worker.input_batch import InputBatch
 from minivllm.worker.lora_manager import WorkerLoRAManager
-from minivllm.worker.model_input import GroupInput, ModelInput
+from minivllm.worker.model_input import BatchTensors, ModelInput
 from minivllm.worker.prompt_logprobs import prompt_logprobs_of
 
 
@@ -38,7 +38,6 @@ class ModelRunner:
         attention: how the layers write and read the cache.
         draft_model: guesses what comes next, if there is one.
         lora_manager: adapters, if requests may have any.
-        num_groups: KV cache groups, each with a block table for each sequence.
     """
 
     input_batch_class = InputBatch
@@ -52,7 +51,6 @@ class ModelRunner:
         attention: AttentionBackend,
         draft_model: DraftModelProposer | None = None,
         lora_manager: WorkerLoRAManager | None = None,
-        num_groups: int = 1,
     ):
         self.model = model
         self.draft_model = draft_model
@@ -60,7 +58,6 @@ class ModelRunner:
         self.kv_cache = kv_cache
         self.host_kv_cache = host_kv_cache
         self.block_size = block_size
-        self.num_groups = num_groups
         self.attention = attention
         self.device = kv_cache.data.device
         self.input_batch = self.input_batch_class()
@@ -73,14 +70,9 @@ class ModelRunner:
     ) -> None:
         """Capture CUDA graphs, to be replayed for batches of decodes; see ``CUDAGraphRunner``."""
         self.cuda_graph_runner = CUDAGraphRunner(
-            self._forward,
-            sizes,
-            max_model_len,
-            self.block_size,
-            device=self.device,
-            recorder=recorder,
-            num_groups=self.num_groups,
-        )
+            self._forward, sizes, max_model_len, self.block_size,
+            device=self.device, recorder=recorder, num_groups=self.kv_cache.num_groups,
+        )  # fmt: skip
 
     @torch.inference_mode()
     def execute_model(self, scheduler_output: SchedulerOutput) -> ModelRunnerOutput:
@@ -178,20 +170,20 @@ class ModelRunner:
                 sources = [move.src_block_id for move in moves]
                 copy(sources, [move.dst_block_id for move in moves])
 
-    def prepare_inputs(
-        self, scheduler_output: SchedulerOutput
-    ) -> tuple[torch.Tensor, torch.Tensor, list[AttentionMetadata]]:
+    def prepare_inputs(self, scheduler_output: SchedulerOutput) -> BatchTensors:
         """Lay all scheduled tokens side by side in one flat batch.
 
         Returns:
             Token ids and positions, int64 ``[num_tokens]``, and the metadata that cuts them apart,
             of each KV cache group.
         """
-        model_input = ModelInput(groups=[GroupInput() for _ in range(self.num_groups)])
+        groups = range(self.kv_cache.num_groups)
+        model_input = ModelInput(slots=[[] for _ in groups], block_tables=[[] for _ in groups])
         for seq_id, num_new in scheduler_output.num_scheduled_tokens.items():
             state = self.input_batch.states[seq_id]
             start = scheduler_output.num_computed_tokens[seq_id]
             token_ids = state.token_ids[start : start + num_new]
+            # drafts are guesses, and so not among the state's tokens
             token_ids += scheduler_output.scheduled_spec_decode_tokens.get(seq_id, ())
             model_input.add(token_ids, start, state.block_ids, self.block_size)
         if self.cuda_graph_runner is not None:
@@ -204,12 +196,14 @@ class ModelRunner:
         Behind it are the rows of its drafts. Where a prompt is complete and forks, its row serves
         all the siblings.
         """
-        seq_ids, rows, end = [], [], 0
+        seq_ids: list[str] = []
+        rows: list[int] = []
+        end = 0
         for seq_id, num_new in scheduler_output.num_scheduled_tokens.items():
             end += num_new
             stop = scheduler_output.num_computed_tokens[seq_id] + num_new
             num_drafts = stop - len(self.input_batch.states[seq_id].token_ids)
-            if num_drafts >= 0:
+            if num_drafts >= 0:  # else a chunk: the prompt goes on in a later step
                 siblings = scheduler_output.forks.get(seq_id, [])
                 seq_ids += [seq_id, *siblings]
                 rows += [*range(end - 1 - num_drafts, end), *[end - 1] * len(siblings)]

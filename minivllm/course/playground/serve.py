@@ -30,7 +30,7 @@ def step_seconds(scheduler: Scheduler, output: SchedulerOutput) -> float:
         attended += attended_pairs(computed, num_new)
         num_kv += computed + 2 * num_new
     num_swapped = len(output.swaps_out) + len(output.swaps_in)
-    block_bytes = scheduler.kv_manager.block_size * COST.model.kv_bytes_per_token
+    block_bytes = COST.model.bytes_per_block(scheduler.kv_manager.block_size)
     swap_seconds = num_swapped * block_bytes / PCIE_BYTES_PER_S
     return COST.step_seconds(num_tokens, attended, num_kv) + swap_seconds
 

@@ -111,7 +111,7 @@ class ModelShape:
         return self.bytes_per_block(block_size=1)
 
     def bytes_per_block(self, block_size: int) -> int:
-        """Bytes of K and V of so many positions, over all layers."""
+        """Bytes of K and V of a number of positions, over all layers."""
         spec = FullAttentionSpec(
             block_size,
             num_kv_heads=self.num_kv_heads,
