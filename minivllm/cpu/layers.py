@@ -74,10 +74,12 @@ class CPULayers:
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Run all layers: see ``Decoder.run_layers``."""
         assert cos_sin is not None, "known layers have rotary positions"
+        # 1. Tensors as arrays: the same memory.
         hidden = as_numpy(x)
         before = None if residual is None else as_numpy(residual)
         cosines = as_numpy(cos_sin)
         slots = attention.metadata.slot_mapping.numpy()
+        # 2. The layers.
         for index, layer in enumerate(self.layers):
             cache = attention.kv_cache.layer(index)
             caches: Caches

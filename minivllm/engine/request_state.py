@@ -58,6 +58,7 @@ class RequestState:
         Returns:
             True if its text now holds a stop string: the core must end it.
         """
+        # 1. The request as a whole.
         self.num_cached_tokens = output.num_cached_tokens
         self.num_preemptions = output.num_preemptions
         metrics = self.metrics
@@ -65,11 +66,13 @@ class RequestState:
         if output.new_token_ids:
             metrics.first_token_time = metrics.first_token_time or now
             metrics.last_token_time = now
+        # 2. A beam is replaced whole.
         if self.beams is not None:
             if output.index == 0:
                 self.beams.clear()  # a beam's past changes when another takes its place
             self.beams.append(BeamState(output))
             return False
+        # 3. A sample grows.
         if output.index >= len(self.samples):
             self._begin_samples(output.index + 1)
         sample = self.samples[output.index]
@@ -133,6 +136,7 @@ class RequestState:
 
     def make_output(self, now: float) -> RequestOutput | None:
         """The request's next output; None for FINAL_ONLY before the end."""
+        # 1. Is there anything to say?
         kind = self.params.output_kind
         finished = self.num_unfinished == 0
         delta = kind is RequestOutputKind.DELTA
@@ -142,12 +146,14 @@ class RequestState:
             self.metrics.finished_time = now
         if kind is RequestOutputKind.FINAL_ONLY and not finished:
             return None
+        # 2. Its sequences; of a DELTA those with something new.
         if self.beams is not None:
             outputs = [beam.completion(self.tokenizer, self.beam_params) for beam in self.beams]
         else:
             outputs = [s.completion(delta) for s in self.samples if not delta or s.has_news]
         for output in outputs:
             output.lora_request = self.lora_request
+        # 3. What was asked of the prompt, as soon as all of it has been computed.
         prompt_logprobs = None
         if self.params.prompt_logprobs is not None and self.metrics.first_token_time is not None:
             prompt_logprobs = self._prompt_logprobs(delta)

@@ -120,6 +120,7 @@ def load_model(
     stored: dict[str, torch.Tensor] = {}
     dummy = load_format == "dummy"
     convert = getattr(pooler, "convert", iter)
+    # 1. Names, shapes and dtypes of the checkpoint's tensors, without their numbers.
     model_class = get_model_class(config.architecture)
     has_stages = stages is not None and stages.size > 1
     if weights is None and not dummy:
@@ -129,6 +130,7 @@ def load_model(
         if pooler is None and not config.is_encoder_only:
             config = head.checked(config, dtype)
         del head
+    # 2. The whole model, without memory: what does not fit together is found here.
     with torch.device("meta"), _default_dtype(dtype), _named(directory):
         model = (stage_class(model_class) if has_stages else model_class)(config, pooler)
         _choose_linear_methods(model, config.quant_config, stored)
@@ -136,11 +138,13 @@ def load_model(
     with _named(directory):
         if weights is None and not dummy:
             model.load_weights(stored.items())  # names, shapes and dtypes, and nothing else yet
+        # 3. This rank's part of it.
         if group is not None and group.size > 1:
             with torch.device("meta"), _default_dtype(dtype):
                 model = divide(model, group)
         if stages is not None and isinstance(model, StageModel):
             take_stage(model, stages)
+        # 4. Memory, and the numbers.
         _allocate(model, device)
         if dummy:
             _fill_randomly(model)
