@@ -61,8 +61,7 @@ class OutputProcessor:
             if state is None or output.index in state.stopped:
                 continue  # it has ended here, and the core has not read so yet
             touched[output.request_id] = state
-            state.count_tokens(stats, output, now)
-            if state.add(output, now):
+            if state.add(output, now, stats):
                 processed.stopped.append((output.request_id, output.index))
         # 3. One output for each request, whatever came of its sequences; the last one ends it.
         for state in touched.values():

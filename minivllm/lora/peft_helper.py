@@ -63,8 +63,8 @@ class PEFTHelper:
             raise ValueError(f"{file.path}: {error}") from error
         return cls(
             file.path,
-            fields["r"],
-            fields["lora_alpha"],
+            r=fields["r"],
+            lora_alpha=fields["lora_alpha"],
             use_rslora=bool(fields.get("use_rslora")),
             rank_pattern=fields.get("rank_pattern") or {},
             alpha_pattern=fields.get("alpha_pattern") or {},

@@ -76,4 +76,4 @@ class LoadedLoRA(NamedTuple):
     @classmethod
     def from_request(cls, request: LoRARequest, digest: str = "") -> LoadedLoRA:
         """Make the identity of a request's adapter, whose files have this digest."""
-        return cls(request.lora_int_id, request.lora_name, request.lora_path, digest)
+        return cls(request.lora_int_id, request.lora_name, request.lora_path, digest=digest)
