@@ -63,6 +63,7 @@ def collect(updated: list[Sequence], output: ModelRunnerOutput) -> EngineCoreOut
     pooled = output.pooler_output
     for seq in updated:
         request = seq.request
+        # 1. One sequence's new tokens, and how its request fares.
         found = EngineCoreOutput(
             request.request_id,
             seq.index,
@@ -74,6 +75,7 @@ def collect(updated: list[Sequence], output: ModelRunnerOutput) -> EngineCoreOut
             first_scheduled_time=request.metrics.first_scheduled_time,
             num_preemptions=request.num_preemptions,
         )
+        # 2. A beam has no new tokens: it may have taken another one's past.
         if request.beam_params is not None:
             found.index = rank.get(request.request_id, -1) + 1
             rank[request.request_id] = found.index

@@ -86,7 +86,7 @@ def pack(
         words = columns.transpose(2, 3).flatten(2).contiguous()
     offsets = zeros if mins is None else mins
     scales = _panels(scales)
-    empty = torch.empty(*scales.shape[:2], 0, dtype=torch.uint8)
+    empty = torch.empty((*scales.shape[:2], 0), dtype=torch.uint8)
     return QuantizedPanels(words, scales, empty if offsets is None else _panels(offsets))
 
 
