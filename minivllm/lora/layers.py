@@ -1,4 +1,4 @@
-"""LoRALinearMethod: a linear layer's product, and for some of its rows that of an adapter.
+"""LoRALinearMethod: a linear layer; rows with an adapter add its low-rank product.
 
 ``y = x W^T + s (x A^T) B^T``: A shrinks a row to as many numbers as the adapter's rank, B expands
 these to the layer's outputs. The scale s is in B already. (vLLM: vllm/lora/layers/, punica_base.py)
