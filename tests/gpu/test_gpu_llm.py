@@ -127,15 +127,11 @@ def test_adapters_of_one_batch(on_cpu, on_device, on_card):
 
 
 @pytest.mark.parametrize(
-    "arguments",
-    [
-        {"quantization": "int4"},
-        {"kv_cache_dtype": "int8_per_token_head"},
-        {"kv_cache_dtype": "fp8"},
-    ],
-    ids=lambda arguments: next(iter(arguments.values())),
-)
-def test_small_integers_are_the_cpus(arguments, on_cpu, on_device, on_card):
+    ("argument", "value"),
+    [("quantization", "int4"), ("kv_cache_dtype", "int8_per_token_head"),
+     ("kv_cache_dtype", "fp8"), ("kv_cache_dtype", "fp8_e5m2")],
+)  # fmt: skip
+def test_small_integers_are_the_cpus(argument, value, on_cpu, on_device, on_card):
     """The CPU has the same codes, so that its tokens are the same."""
     outputs = [
         run(make(**{argument: value}), PROMPTS, greedy(on_card)) for make in (on_cpu, on_device)
