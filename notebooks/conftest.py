@@ -18,6 +18,7 @@ import matplotlib.font_manager  # noqa: F401
 sys.path.insert(0, str(Path(__file__).parent))
 import needs_real
 
+os.environ["MINIVLLM_DEVICE"] = "cpu"  # what is stored, and compared, was recorded on one
 if "PYTEST_XDIST_WORKER" in os.environ:  # a thread for each worker's kernels
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
