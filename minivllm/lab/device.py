@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from importlib.util import find_spec
 
 from minivllm.utils.notebook import in_notebook
 
@@ -51,6 +52,8 @@ def on_gpu(code: str) -> None:
 
 
 def _has_gpu() -> bool:
+    if find_spec("torch") is None:  # on a page of the site
+        return False
     from minivllm.utils.platforms import pick_device
 
     return pick_device("auto").type == "cuda"

@@ -111,14 +111,16 @@ def test_grammars_bind_on_the_device(on_cpu, on_device, on_card):
     params = greedy(on_card, structured_outputs=StructuredOutputsParams(choice=["Paris", "Rome"]))
     want, got, _ = both(on_cpu, on_device, PROMPTS[:1], params)
     assert compare(want, got) >= 1
-    assert got[0].outputs[0].text in ("Paris", "Rome")[: len(got[0].outputs[0].text)] or not on_card
+    text = got[0].outputs[0].text
+    assert text
+    assert any(name.startswith(text) for name in ("Paris", "Rome"))
 
 
 def test_adapters_of_one_batch(on_cpu, on_device, on_card):
     """One request with an adapter, one with another, one without."""
-    requests = [LoRARequest(name, number, embedded_adapter_path(name))
+    requests = [LoRARequest(name, number, str(embedded_adapter_path(name)))
                 for number, name in enumerate(("pirate", "sql-lora"), 1)]  # fmt: skip
-    adapters = {"enable_lora": True, "max_loras": 2, "max_lora_rank": 64}
+    adapters = {"enable_lora": True, "max_loras": 2, "max_lora_rank": 8}
     outputs = [
         run(make(**adapters), PROMPTS, greedy(on_card), lora_request=[*requests, None])
         for make in (on_cpu, on_device)
