@@ -19,6 +19,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import chapter_marks
 import needs_real
 
+os.environ["MINIVLLM_DEVICE"] = "cpu"  # what is stored, and compared, was recorded on one
 if "PYTEST_XDIST_WORKER" in os.environ:  # a thread for each worker's kernels
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
