@@ -17,12 +17,12 @@ PACKAGE = ROOT / "minivllm"
 # Lines of code at most, in the order of reading. A feature that comes may raise its shelf's bound.
 BOUNDS = {
     "evening": 1_430,
-    "engine": 19_000,
-    "server": 5_700,
-    "course": 13_500,
-    "lab": 12_500,
-    "xray": 2_600,
-    "embedded": 1_000,
+    "engine": 19_800,
+    "server": 5_800,
+    "course": 14_000,
+    "lab": 12_900,
+    "xray": 2_900,
+    "embedded": 1_300,
 }
 FEATURE_LINES = 300  # of the evening's
 
@@ -107,9 +107,10 @@ def feature_lines() -> Iterator[tuple[Path, int, str, list[str]]]:
 
 
 def table() -> str:
-    """Rows of the README's table: the lines of each shelf, rounded up to a hundred."""
-    rows = [(shelf, -(-lines // 100) * 100) for shelf, lines in lines_by_shelf().items()]
-    return "\n".join(f"| {shelf} | {lines:,} |" for shelf, lines in rows if shelf != "evening")
+    """The README's table: lines of each shelf, rounded up to a hundred."""
+    counted = lines_by_shelf()
+    numbers = [f"{-(-lines // 100) * 100:,}" for lines in counted.values()]
+    return f"| {' | '.join(counted)} |\n{'|---' * len(counted)}|\n| {' | '.join(numbers)} |"
 
 
 if __name__ == "__main__":
