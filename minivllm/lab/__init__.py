@@ -1,4 +1,4 @@
-"""What looks at the engine, which imports none of it.
+"""Lab: simulator, figures, benchmarks, the oracle, training of the embedded model.
 
-Simulator, figures and benchmarks; the oracle, and how the embedded model was trained.
+All of it looks at the engine, which imports none.
 """

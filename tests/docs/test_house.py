@@ -455,7 +455,7 @@ def test_a_text_file_is_utf_8_whatever_the_locale_says():
 
 
 def test_a_folder_of_tests_runs_alone():
-    """What its files import of other tests is beside them, or in ``tests/`` itself."""
+    """Its files import helpers that are beside them, or in ``tests/`` itself."""
     tests = PACKAGE.parent / "tests"
     folders_of: dict[str, set[str]] = {}
     for path in tests.rglob("*.py"):

@@ -1,4 +1,4 @@
-"""Clock: the simulated time of whatever runs the real scheduler without a model."""
+"""Clock: the simulated time in which the real scheduler runs without a model."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ class Clock:
     """The simulated time, in seconds. Called, it is the clock of a trace.
 
     Attributes:
-        now: whoever takes the model's place adds what a step takes.
+        now: the stand-in for the model adds what a step takes.
     """
 
     now = 0.0

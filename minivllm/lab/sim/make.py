@@ -1,4 +1,4 @@
-"""Makers of requests and of the engine's scheduler, for whatever runs it without a model.
+"""Makers of requests and of the engine's scheduler, which run without a model.
 
 The simulator, dry runs, replays, the playground and X-ray's what-if all make theirs here.
 """
@@ -33,7 +33,7 @@ def make_request(
     pooling_params: PoolingParams | None = None,
     **params: Any,
 ) -> Request:
-    """Request that ends after so many tokens.
+    """Request that ends after a given number of tokens.
 
     Args:
         name: the request's id.
