@@ -37,7 +37,8 @@ def most_rows(key_cache: torch.Tensor | np.ndarray) -> int:
 
 def decode(inputs: LoopInputs, rows: RaggedRows) -> None:
     """Fill in the attention and the lse of sequences' newest rows, a few of each."""
-    _decode(inputs.work(rows), inputs, *rows.arrays)
+    numbers, starts, block_table, seq_lens = rows.arrays
+    _decode(inputs.work(rows), inputs, numbers, starts, block_table, seq_lens)
 
 
 @parallel_kernel(WORTH_SHARING)
@@ -102,10 +103,12 @@ def _paged_decode(sums, most, total, queries, inputs, block_table, end, num_rows
     _multiply_columns(weights, key_scales, blocks, kv_head)
     # 2. What each key weighs, of those that a row sees; the rest of its blocks weighs nothing.
     group = len(most) // num_rows
-    lanes = np.empty(LANES, np.float32), np.empty(LANES, np.float32)
+    lane_largest = np.empty(LANES, np.float32)
+    lane_sums = np.empty(LANES, np.float32)
     for i in range(len(most)):
         stop = end - (num_rows - 1 - i // group)
-        most[i], total[i] = _weigh(weights[i], max(0, stop - window), stop, scale, *lanes)
+        start = max(0, stop - window)
+        most[i], total[i] = _weigh(weights[i], start, stop, scale, lane_largest, lane_sums)
     _multiply_columns(weights, value_scales, blocks, kv_head)
     # 3. The sum of the values, each with its weight.
     whole = head_dim // LANES * LANES

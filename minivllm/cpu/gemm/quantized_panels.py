@@ -164,11 +164,11 @@ def _multiply(output, x, totals, words, scales, mins, bias):
         place = output[begin:end, first : first + LANES]
         sums, size = begin_sums(place, bias, first), place.shape[1]
         rows, adds = x[begin:end], len(bias) > 0
-        of_panel = words[panel], scales[panel], mins[panel]
         if totals.shape[1] > 0:
-            _multiply_few(sums, rows, totals[begin:end], *of_panel, adds)
+            some = totals[begin:end]
+            _multiply_few(sums, rows, some, words[panel], scales[panel], mins[panel], adds)
         else:
-            _multiply_many(sums, rows, *of_panel, adds)
+            _multiply_many(sums, rows, words[panel], scales[panel], mins[panel], adds)
         if size < LANES:
             copy(place, sums[:, :size])
 
