@@ -146,6 +146,7 @@ def tile_batches(
     sequence is many, and none reads keys that come after its last row, so that half of the square
     is never computed.
     """
+    # 1. Cut each sequence's rows, by the shape of the product that they make with its keys.
     tiles_of_shape = defaultdict(list)  # by rows, the triangle's part, and a context's length
     starts = metadata.query_start_loc.tolist()
     for seq, seq_len in enumerate(metadata.seq_lens.tolist()):
@@ -162,6 +163,7 @@ def tile_batches(
         for row in range(begin, end, TILE_ROWS):
             size = min(TILE_ROWS, end - row)
             tiles_of_shape[size, False, 0].append((seq_len - (end - row), row, seq))
+    # 2. Put a few tiles of like shape together.
     batches = []
     for (size, causal, context), tiles in tiles_of_shape.items():
         tiles.sort()  # neighbours have like lengths, so that little is padded

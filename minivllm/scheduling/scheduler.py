@@ -188,23 +188,22 @@ class Scheduler:
         All that is known of each must fit, though only a chunk is computed now: two half-admitted
         prompts could otherwise starve each other.
         """
+        manager = self.kv_manager
         admitted: list[Sequence] = []
         promised = 0
         for seq in request.unfinished_seqs:  # several only after a preemption
-            hit = self.kv_manager.get_computed_blocks(seq)
+            hit = manager.get_computed_blocks(seq)
             num_new = seq.num_tokens - hit.num_tokens
-            fits = self.kv_manager.can_fit_full_sequence(
-                seq, hit, self._limit_chunk(num_new), promised
-            )
+            fits = manager.can_fit_full_sequence(seq, hit, self._limit_chunk(num_new), promised)
             if not fits or (self._is_too_long(num_new) and not admitted):
                 self._withdraw(admitted, output)
                 return False
-            self.kv_manager.allocate_new_computed_blocks(seq, hit)
+            manager.allocate_new_computed_blocks(seq, hit)
             admitted.append(seq)
             self._start(seq, output)
-            promised += self.kv_manager.num_missing_blocks(seq)
-        if self.kv_manager.prefix_cache is not None:
-            self.kv_manager.prefix_cache.record_queries(admitted)
+            promised += manager.num_missing_blocks(seq)
+        if manager.prefix_cache is not None:
+            manager.prefix_cache.record_queries(admitted)
         self.running += admitted
         return True
 

@@ -128,7 +128,9 @@ class InputBatch:
         """
         states = [self.states[seq_id] for seq_id in seq_ids]
         metadata = self._sampling_metadata
-        if drafts:  # rows that are never there again
+        # Drafts make a row each, and such rows are never there again. Else the parameters are those
+        # of the last step, unless the batch has changed: tensors are kept then.
+        if drafts:
             rows: list[SamplingState] = []
             for seq_id, state in zip(seq_ids, states, strict=True):
                 mine = drafts.get(seq_id)

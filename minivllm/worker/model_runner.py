@@ -101,10 +101,12 @@ class ModelRunner:
     def make_output(self, plan: SchedulerOutput, hidden: torch.Tensor) -> ModelRunnerOutput:
         """Sample the next token of each sequence whose last known token is in the batch."""
         output = ModelRunnerOutput()
+        # 1. What some have asked about the prompt's own tokens.
         if self.input_batch.num_prompt_logprobs:
             output.prompt_logprobs = prompt_logprobs_of(
                 plan, self.input_batch, hidden, self.model.compute_logits
             )
+        # 2. The next tokens; siblings begin with theirs, from the row that ends their prompt.
         seq_ids, rows = self._rows_to_sample(plan)
         if rows:
             if plan.forks:
@@ -112,6 +114,7 @@ class ModelRunner:
             index = make_tensor(rows, "int64", self.device)
             logits = self.model.compute_logits(hidden.index_select(0, index))
             self._sample(seq_ids, logits, plan, output)
+        # 3. Guesses at what comes behind them, which the next step verifies.
         if self.draft_model is not None:
             output.draft_token_ids = self.draft_model.propose(
                 plan, self.input_batch, output.sampled_token_ids
@@ -131,15 +134,18 @@ class ModelRunner:
         output: ModelRunnerOutput,
     ) -> None:
         """Sample from each row of logits, and append what counts."""
+        # 1. A grammar rules tokens out, in a row for each token that may come.
         drafts = plan.scheduled_spec_decode_tokens
         if plan.grammar_output is not None:
             row_ids = [s for s in seq_ids for _ in range(1 + len(drafts.get(s, ())))]
             apply_grammar_bitmask(logits, row_ids, plan.grammar_output)
+        # 2. A token for each row.
         sampling = self.input_batch.sampling_metadata(seq_ids, logits, drafts)
         chosen = self.sampler(logits, sampling)
         token_ids = chosen.token_ids.tolist()
         for row in chosen.invalid_rows:
             token_ids[row] = NO_TOKEN
+        # 3. Behind the first draft that was not drawn no row counts.
         if drafts:
             kept = keep_verified(seq_ids, drafts, token_ids, chosen.logprobs)
             output.sampled_token_ids, output.logprobs = kept
