@@ -1,4 +1,4 @@
-"""MemoryProfile: what fills a device's memory (notebook 13)."""
+"""MemoryProfile: what fills a device's memory."""
 
 from __future__ import annotations
 
