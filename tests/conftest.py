@@ -32,6 +32,12 @@ settings.register_profile("nightly", max_examples=1000, stateful_step_count=150)
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers(config):
+    """One process where a GPU is tested: several would share its memory and its time."""
+    return 0 if config.option.markexpr == "gpu" else None
+
+
 def pytest_collection_modifyitems(config, items):
     """The tests of chapter 05 are those in ``test_05_*.py``, those of the fast path in ``cpu/``."""
     known = {line.partition(":")[0] for line in config.getini("markers")}
