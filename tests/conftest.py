@@ -37,6 +37,12 @@ def pytest_configure(config):
     chapter_marks.register(config)
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers(config):
+    """One process where a GPU is tested: several would share its memory and its time."""
+    return 0 if config.option.markexpr == "gpu" else None
+
+
 def pytest_collection_modifyitems(config, items):
     """The tests of chapter 05 are those in ``test_05_*.py``, those of the fast path in ``cpu/``."""
     known = {line.partition(":")[0] for line in config.getini("markers")}

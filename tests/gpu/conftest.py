@@ -1,4 +1,4 @@
-"""What the tests on a GPU share: where they run, engines there and on the CPU, and the report.
+"""Fixtures of the tests on a GPU: where they run, engines there and on the CPU, and the report.
 
     pytest -m gpu             in an environment with the extras
     pytest tests/gpu          with PYTHONPATH=., torch, triton and pytest alone
@@ -69,7 +69,7 @@ def pytest_terminal_summary(terminalreporter):
 
 @pytest.fixture(scope="session")
 def on_card():
-    """Whether there is a card, and not the interpreter."""
+    """True on a card, False under the interpreter."""
     return not INTERPRETED
 
 

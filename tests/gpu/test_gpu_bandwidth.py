@@ -1,4 +1,4 @@
-"""How near kernels come to what the card can do: figures for the report, which fail no test."""
+"""Rates of kernels beside those of the card: figures for the report, which fail no test."""
 
 import time
 

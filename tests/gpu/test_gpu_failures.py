@@ -1,4 +1,4 @@
-"""What fails on a GPU: one sentence, at the step that made it, and the next one works."""
+"""Failures on a GPU: one sentence, at the step that made it, and the next one works."""
 
 import pytest
 import torch

@@ -23,18 +23,18 @@ def greedy(on_card, **kwargs):
     return SamplingParams(temperature=0, max_tokens=24 if on_card else 5, logprobs=2, **kwargs)
 
 
-def compare(want, got):
+def compare(want, got, clear=CLEAR):
     """Equal tokens up to the first choice that the CPU finds close; returns how many were."""
     compared = 0
     for on_cpu, on_device in zip(want, got, strict=True):
         for one, other in zip(on_cpu.outputs, on_device.outputs, strict=True):
             for step, (token, logprobs) in enumerate(zip(one.token_ids, one.logprobs, strict=True)):
                 best = sorted((known.logprob for known in logprobs.values()), reverse=True)
-                if best[0] - best[1] < CLEAR:
+                if best[0] - best[1] < clear:
                     break
                 assert other.token_ids[step] == token, (on_cpu.prompt, step)
                 difference = abs(other.logprobs[step][token].logprob - logprobs[token].logprob)
-                assert difference < CLEAR
+                assert difference < clear
                 compared += 1
     return compared
 
@@ -134,11 +134,12 @@ def test_adapters_of_one_batch(on_cpu, on_device, on_card):
      ("kv_cache_dtype", "fp8"), ("kv_cache_dtype", "fp8_e5m2")],
 )  # fmt: skip
 def test_small_integers_are_the_cpus(argument, value, on_cpu, on_device, on_card):
-    """The CPU has the same codes, so that its tokens are the same."""
+    """Codes of weights are the CPU's; one of K or V may be rounded the other way."""
     outputs = [
         run(make(**{argument: value}), PROMPTS, greedy(on_card)) for make in (on_cpu, on_device)
     ]
-    assert compare(*outputs) >= 6
+    clear = CLEAR if argument == "quantization" else 0.05
+    assert compare(*outputs, clear=clear) >= 6
 
 
 @pytest.mark.parametrize("kind", ["float16", "bfloat16"])

@@ -17,13 +17,13 @@ import triton
 
 
 class Card(NamedTuple):
-    """What the launch parameters depend on, of a GPU."""
+    """A GPU, as far as launch parameters depend on it."""
 
     capability: tuple[int, int]  # compute capability: 7.5 is Turing, 8.x Ampere and Ada, 9.0 Hopper
     shared_memory: int  # bytes that one program may have
 
     def has_room(self, itemsize: int) -> bool:
-        """Whether registers are left for wide tiles of numbers of so many bytes.
+        """True if registers are left for wide tiles, of numbers of ``itemsize`` bytes.
 
         Triton uses tensor cores since Ampere, for products of 16 bits. Where there are none at
         work, each thread holds what it multiplies; Hopper's compiler still finds room for that.
@@ -88,10 +88,10 @@ def launch_varlen(query: torch.Tensor, key_cache: torch.Tensor, max_query_len: i
     if max_query_len * shape["GROUP"] <= shape["BLOCK_M"] or padded > 256:
         return shape
     if not card.has_room(query.element_size()):
-        rows, tile = 32, 16
-        if padded <= 128:  # else the assembler takes fewer, and spills some
-            shape["maxnreg"] = 128
-    elif query.element_size() == 2:
+        if shape["BLOCK_M"] > 16:  # without the bound the assembler takes fewer, and spills some
+            shape |= {"num_warps": 8, "maxnreg": 128}
+        return shape
+    if query.element_size() == 2:
         rows, tile = (128, 64) if padded <= 128 else (64, 32)
     else:
         rows, tile = (64, 32) if padded <= 128 else (32, 16)
