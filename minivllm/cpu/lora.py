@@ -62,7 +62,9 @@ def _add_adapters(y, x, a, b, begins, ends, rows, starts, slots, ranks):
         s, first = blocks[task, 0], blocks[task, 1]
         if ranks[s] > 0:
             some = rows[first : min(first + ROWS, starts[s + 1])]
-            _add_to_rows(y, x, a[slots[s]], b[slots[s]], begins, ends, some, ranks[s])
+            _add_to_rows(
+                y, x, a[slots[s]], b=b[slots[s]], begins=begins, ends=ends, rows=some, rank=ranks[s]
+            )
 
 
 @kernel

@@ -50,7 +50,7 @@ def w4a16(
     # float32 is not multiplied on tensor cores, and what is multiplied at once is in registers
     block_k = math.gcd(group_size, 64 if x.element_size() == 2 else 16)
     _w4a16_kernel[(triton.cdiv(num_tokens, rows), triton.cdiv(width, _COLUMNS))](
-        y, x, words, scales, zeros, bias, num_tokens,
+        y, x, words, scales=scales, zeros=zeros, bias=bias, num_tokens=num_tokens,
         DEPTH=depth, WIDTH=width, GROUP=group_size,
         # The interpreter multiplies 16-bit floats as if they were integers.
         UPCAST=x.device.type == "cpu",

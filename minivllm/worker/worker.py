@@ -259,9 +259,11 @@ class Worker:
         torch.cuda.synchronize(self.device)
         taken = free_before - torch.cuda.mem_get_info(self.device)[0]
         logger.info(
-            "Graph capturing finished in %.0f secs, took %s: %d batch sizes from %d to %d",
-            time.perf_counter() - start, format_bytes(taken), len(sizes), sizes[0], sizes[-1],
-        )  # fmt: skip
+            "Graph capturing finished in %.0f secs, took %s: %s",
+            time.perf_counter() - start,
+            format_bytes(taken),
+            f"{len(sizes)} batch sizes from {sizes[0]} to {sizes[-1]}",
+        )
 
     def execute_model(self, scheduler_output: SchedulerOutput) -> ModelRunnerOutput:
         """Compute one step.

@@ -60,7 +60,15 @@ def _decode(inputs, rows, starts, block_table, seq_lens):
         sums = np.zeros((padded, head_dim), np.float32)
         most, total = np.empty((2, num_queries), np.float32)
         _paged_decode(
-            sums, most, total, queries, inputs, block_table[seq], seq_lens[seq], num_rows, kv_head
+            sums,
+            most,
+            total,
+            queries=queries,
+            inputs=inputs,
+            block_table=block_table[seq],
+            end=seq_lens[seq],
+            num_rows=num_rows,
+            kv_head=kv_head,
         )
         for i in range(num_queries):
             row, head = first + i // group, kv_head * group + i % group
@@ -108,7 +116,9 @@ def _paged_decode(sums, most, total, queries, inputs, block_table, end, num_rows
     for i in range(len(most)):
         stop = end - (num_rows - 1 - i // group)
         start = max(0, stop - window)
-        most[i], total[i] = _weigh(weights[i], start, stop, scale, lane_largest, lane_sums)
+        most[i], total[i] = _weigh(
+            weights[i], start, stop, scale=scale, largest=lane_largest, sums=lane_sums
+        )
     _multiply_columns(weights, value_scales, blocks, kv_head)
     # 3. The sum of the values, each with its weight.
     whole = head_dim // LANES * LANES

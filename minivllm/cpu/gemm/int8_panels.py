@@ -161,8 +161,8 @@ def _multiply(output, x, steps, begins, words, scales, bias):
         place = output[begin:end, first : first + LANES]
         sums, size = begin_sums(place, bias, first), place.shape[1]
         _multiply_panel(
-            sums, x[begin:end], steps[begin:end], begins[begin:end],
-            words[panel], scales[panel, 0], len(bias) > 0,
+            sums, x[begin:end], steps[begin:end], begins=begins[begin:end],
+            words=words[panel], scales=scales[panel, 0], adds=len(bias) > 0,
         )  # fmt: skip
         if size < LANES:
             copy(place, sums[:, :size])

@@ -122,7 +122,9 @@ def multiply(
     """``x @ weight.T + bias`` in float32, ``[n, output_size]``."""
     rows = x.float().contiguous().numpy()
     words, scales, mins = (as_numpy(tensor) for tensor in panels)
-    output = multiply_arrays(rows, words, scales, mins, bias_array(bias), output_size)
+    output = multiply_arrays(
+        rows, words, scales, mins=mins, bias=bias_array(bias), output_size=output_size
+    )
     return torch.from_numpy(output)
 
 
@@ -166,9 +168,19 @@ def _multiply(output, x, totals, words, scales, mins, bias):
         rows, adds = x[begin:end], len(bias) > 0
         if totals.shape[1] > 0:
             some = totals[begin:end]
-            _multiply_few(sums, rows, some, words[panel], scales[panel], mins[panel], adds)
+            _multiply_few(
+                sums,
+                rows,
+                some,
+                words=words[panel],
+                scales=scales[panel],
+                mins=mins[panel],
+                adds=adds,
+            )
         else:
-            _multiply_many(sums, rows, words[panel], scales[panel], mins[panel], adds)
+            _multiply_many(
+                sums, rows, words[panel], scales=scales[panel], mins=mins[panel], adds=adds
+            )
         if size < LANES:
             copy(place, sums[:, :size])
 
