@@ -49,7 +49,8 @@ class Attention(nn.Module):
         attention: LayerAttention,
     ) -> torch.Tensor:
         q, k, v = self.qkv_proj(x)
-        q, k = self.q_norm(q), self.k_norm(k)
+        q = self.q_norm(q)
+        k = self.k_norm(k)
         if cos_sin is not None:
             q, k = self.rotary_embedding(q, k, cos_sin)
         # paged: K and V go into slots, and are read back through the block table

@@ -166,7 +166,8 @@ class ModelRunner:
 
     def _move_blocks(self, scheduler_output: SchedulerOutput) -> None:
         """Swaps and copies, in this order: each may reuse a block that the one before has left."""
-        device, host = self.kv_cache, self.host_kv_cache
+        device = self.kv_cache
+        host = self.host_kv_cache
         for moves, copy in (
             (scheduler_output.swaps_out, partial(host.copy_from, device)),
             (scheduler_output.swaps_in, partial(device.copy_from, host)),
