@@ -17,6 +17,7 @@ from minivllm.kv.manager import KVCacheManager
 from minivllm.lora.request import LoRARequest
 from minivllm.metrics.stats import SchedulerStats
 from minivllm.request import Request, RequestStatus, Sequence
+from minivllm.scheduling.async_scheduler import AsyncScheduler
 from minivllm.scheduling.checkpoint import Checkpoint
 from minivllm.scheduling.output import SchedulerOutput
 from minivllm.scheduling.scheduler import Scheduler
@@ -65,7 +66,8 @@ class EngineCore:
             self.kv_cache_config.num_host_blocks,
             self.trace,
         )
-        self.scheduler = Scheduler(limits, kv_cache_manager, self.trace)
+        scheduler_cls = AsyncScheduler if limits.async_scheduling else Scheduler
+        self.scheduler = scheduler_cls(limits, kv_cache_manager, self.trace)
         self.loras: LoRARegistry | None = None
         if config.lora_config is not None:
             self.loras = LoRARegistry(config.lora_config, self.executor, self.scheduler)
@@ -169,6 +171,10 @@ class EngineCore:
             self.to_draft_for = []
             self.scheduler.reset(checkpoint)
             raise
+
+    def end_steps_in_flight(self) -> Iterable[EngineCoreOutputs]:
+        """End the steps whose plans are in flight. Between two calls of ``step`` there is none."""
+        return ()
 
     def fill_grammar_bitmask(self, plan: SchedulerOutput) -> None:
         """Set the bitmask of the tokens that grammars allow next."""

@@ -70,6 +70,7 @@ class Worker:
         self.total: float = host_memory_gib() * 2**30  # of the device
         self._peak_activations: int | None = None  # what a GPU was measured to need
         self._overhead = 0
+        self._has_failed = False  # the last step, and none since has begun anew
         self._profile: MemoryProfile | None = None
 
     def init_device(self) -> None:
@@ -227,8 +228,20 @@ class Worker:
         )  # fmt: skip
 
     def execute_model(self, scheduler_output: SchedulerOutput) -> ModelRunnerOutput:
-        """Compute one step."""
-        return self.model_runner.execute_model(scheduler_output)
+        """Compute one step.
+
+        Raises:
+            RuntimeError: if the step before it has failed, and this one was planned behind it: what
+                it goes on from is not there. The next plan that says ``reset`` is computed. (A
+                stage computes it all the same: the next one waits for what it sends.)
+        """
+        is_stage = self.parallel_state.pp.size > 1
+        if self._has_failed and not scheduler_output.reset and not is_stage:
+            raise RuntimeError("the step before this one has failed.")
+        self._has_failed = True
+        output = self.model_runner.execute_model(scheduler_output)
+        self._has_failed = False
+        return output
 
     def check_params(self, params: Any) -> None:
         """Do nothing: a call whose arguments cannot be read does not come so far."""
