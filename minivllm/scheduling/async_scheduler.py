@@ -2,7 +2,9 @@
 
 A plan counts tokens and blocks; it does not need to know what a token is. So the next step of a
 sequence can be planned while its last token is being computed: a placeholder takes its place until
-it is known. The end of an answer is seen one step late. (vLLM: vllm/v1/core/sched/async_scheduler.py)
+it is known. The end of an answer is seen one step late.
+
+(vLLM: vllm/v1/core/sched/async_scheduler.py)
 """
 
 from __future__ import annotations

@@ -93,7 +93,7 @@ def test_every_text_is_what_was_asked_for(tiny_chat, mode, how):
         tiny_chat, block_size=4, max_model_len=96, num_gpu_blocks_override=58, max_num_seqs=12,
         max_num_batched_tokens=48, preemption_mode=mode, **how,
     )  # fmt: skip
-    engine, rng = llm.llm_engine, random.Random(f"{mode} {how}")
+    engine, rng = llm.llm_engine, random.Random(f"{mode} {how.get('speculative_config')}")
     asked, whole = {}, 0
     for i in range(NUM_REQUESTS // 4):
         kind, fits = rng.choice([*KINDS, (None, None)])
