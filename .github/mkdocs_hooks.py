@@ -20,7 +20,7 @@ from pages.code import code_page  # noqa: E402
 from pages.colab import colab, project_urls  # noqa: E402
 from pages.film import film  # noqa: E402
 
-from minivllm.lab.playground.build import build  # noqa: E402
+from minivllm.course.playground.build import build  # noqa: E402
 
 DIAGRAMS = ROOT / "diagrams"
 ASSETS = ("site.css", "page.js", "cells.js", "film.js")

@@ -9,10 +9,10 @@ from typing import Annotated
 
 import typer
 
+from minivllm.course.classroom.command import app as lab_app
+from minivllm.course.classroom.command import grade
+from minivllm.course.playground.command import playground
 from minivllm.lab.bench.command import app as bench_app
-from minivllm.lab.classroom.command import app as lab_app
-from minivllm.lab.classroom.command import grade
-from minivllm.lab.playground.command import playground
 from minivllm.logger import init_logger, show_on_stderr
 from minivllm.utils.console import App, exit_on_bad_input, needs_extra
 from minivllm.utils.validation import check
@@ -128,7 +128,7 @@ def chat(
             return
         with needs_extra("serve"):
             from minivllm.entrypoints.remote import RemoteModel
-        talk(RemoteModel(url, model, api_key, params).chat, system, quick)
+        talk(RemoteModel(url, model, api_key=api_key, params=params).chat, system, quick)
 
 
 @app.command()
@@ -149,7 +149,7 @@ def complete(
     with exit_on_bad_input():
         with needs_extra("serve"):
             from minivllm.entrypoints.remote import RemoteModel, run_complete
-        run_complete(RemoteModel(url, model, api_key, params), quick)
+        run_complete(RemoteModel(url, model, api_key=api_key, params=params), quick)
 
 
 @app.command()
@@ -189,7 +189,15 @@ def quantize(
     with exit_on_bad_input():
         from minivllm.lab.quantize.command import run_quantize
 
-        run_quantize(source, target, method, bits, group, sym, num_texts)
+        run_quantize(
+            source,
+            target,
+            method=method,
+            bits=bits,
+            group=group,
+            sym=sym,
+            num_texts=num_texts,
+        )
 
 
 @app.command()
@@ -200,7 +208,7 @@ def glass(
     """Show a run of a real vLLM live on the glass page; a server of ours has --glass."""
     with exit_on_bad_input():
         with needs_extra("serve"):
-            from minivllm.xray.attached import run_attached
+            from minivllm.xray.file_run import run_attached
         run_attached(attach, port)
 
 

@@ -15,6 +15,7 @@ _TABLE: dict[str, tuple[str, str]] = {
     "MINIVLLM_LOG_STATS_INTERVAL": ("10", "seconds between two lines of engine statistics"),
     "MINIVLLM_CACHE_ROOT": ("~/.cache/minivllm", "pulled models, and what else can be deleted"),
     "MINIVLLM_PP_LAYER_PARTITION": ("", 'layers of each pipeline stage: "3,2"; "": equal'),
+    "MINIVLLM_DEVICE": ("auto", "of device='auto': cpu, cuda, or auto: a GPU if there is one"),
     "MINIVLLM_CPU_KVCACHE_SPACE": ("1", "GiB of memory for the KV cache when the device is a CPU"),
     "MINIVLLM_API_KEY": ("", "a key that the server wants under /v1, as --api-key"),
     "MINIVLLM_SERVER_DEV_MODE": ("0", "1: the server can be paused, reset and looked into"),
@@ -55,6 +56,13 @@ def log_stats_interval() -> float:
 
 def cache_root() -> Path:
     return Path(get("MINIVLLM_CACHE_ROOT")).expanduser()
+
+
+def device() -> str:
+    name = get("MINIVLLM_DEVICE")
+    if name not in ("auto", "cpu", "cuda"):
+        raise ValueError(f"MINIVLLM_DEVICE must be auto, cpu or cuda, got {name!r}.")
+    return name
 
 
 def cpu_kvcache_bytes() -> int:

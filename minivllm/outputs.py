@@ -83,7 +83,8 @@ class CompletionOutput:
         self.cumulative_logprob = news.cumulative_logprob
         if news.logprobs is not None:
             self.logprobs = [*(self.logprobs or ()), *news.logprobs]
-        self.finish_reason, self.stop_reason = news.finish_reason, news.stop_reason
+        self.finish_reason = news.finish_reason
+        self.stop_reason = news.stop_reason
 
 
 @dataclass

@@ -79,7 +79,8 @@ class PoolingParams:
         Raises:
             ValueError: for a task or a parameter that the model does not have.
         """
-        config, params = model_config.pooler_config, replace(self)
+        config = model_config.pooler_config
+        params = replace(self)
         ok = self.first_of_type_1 is None or model_config.type_vocab_size > 1
         allowed = "None: tokens of this model have no types"
         check(ok, "compressed_token_type_ids", self.first_of_type_1, allowed)
@@ -87,7 +88,8 @@ class PoolingParams:
         if task not in model_config.supported_tasks:
             has = ", ".join(map(repr, model_config.supported_tasks))
             raise ValueError(f"task={task!r} is not one of this model's; it has {has}.")
-        skip, of_tokens = self.skip_reading_prefix_cache, task.startswith("token_")
+        skip = self.skip_reading_prefix_cache
+        of_tokens = task.startswith("token_")
         allowed = f"True or None for task={task!r}, whose rows are computed for each token"
         check(skip is not False or not of_tokens, "skip_reading_prefix_cache", skip, allowed)
         if task.endswith("classify") and self.dimensions is not None:
@@ -127,7 +129,8 @@ def _check_dimensions(dimensions: int, model_config: Any) -> None:
             "this model does not support Matryoshka embeddings; dimensions must be unset "
             f"(received dimensions={dimensions})."
         )
-    known, most = model_config.matryoshka_dimensions, model_config.embedding_size
+    known = model_config.matryoshka_dimensions
+    most = model_config.embedding_size
     check(dimensions <= most, "dimensions", dimensions, f"from 1 to {most}")
     ok = known is None or dimensions in known
     check(ok, "dimensions", dimensions, f"one of {known}, for which the model was trained")

@@ -135,7 +135,8 @@ class SamplingParams:
         self.seed = None if is_only(self.seed, -1) else self.seed  # as in vLLM
         self._check_numbers()
         self._check_tokens_and_text()
-        self.structured_outputs, self.guided_decoding = compat.structured_outputs(self), None
+        self.structured_outputs = compat.structured_outputs(self)
+        self.guided_decoding = None
         compat.check_defaults_only(self, compat.SAMPLING_DEFAULTS_ONLY)
         if _SAMPLING_EPS <= self.temperature < MIN_TEMPERATURE:
             logger.warning(

@@ -4,7 +4,7 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
-from minivllm.lab.playground.build import npm_files
+from minivllm.course.playground.build import npm_files
 
 AXE = "axe-core@4.14.1"
 

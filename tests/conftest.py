@@ -13,7 +13,7 @@ import pytest
 import torch
 from hypothesis import settings
 
-from minivllm.lab.playground.process import PythonProcess
+from minivllm.course.playground.process import PythonProcess
 from minivllm.logger import init_logger
 
 if "SLOW_MESSAGES" in os.environ:  # see slow_messages/: in this process, and in those it starts

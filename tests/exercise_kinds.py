@@ -3,12 +3,12 @@
 import importlib
 import pkgutil
 
-from minivllm.lab import exercises
-from minivllm.lab.exercises.exercise import Seeded
+from minivllm import course
+from minivllm.course.asking.exercise import Seeded
 
 CHAPTERS = [
-    importlib.import_module(f"{exercises.__name__}.{module.name}")
-    for module in pkgutil.iter_modules(exercises.__path__)
+    importlib.import_module(f"{course.__name__}.{module.name}.exercises")
+    for module in pkgutil.iter_modules(course.__path__)
     if module.name.startswith("ch")
 ]
 KINDS = {

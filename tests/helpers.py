@@ -6,8 +6,8 @@ from pathlib import Path
 from hypothesis import settings
 
 from minivllm import LLM, SamplingParams
-from minivllm.engine import oracle
 from minivllm.kv.manager import KVCacheManager
+from minivllm.lab import oracle
 from minivllm.lab.sim import loop
 from minivllm.request import Request
 from minivllm.trace import Trace
@@ -69,7 +69,7 @@ def caching(num_blocks=20, block_size=4):
 
 def num_hit(manager, token_ids, **kwargs):
     """Number of cached tokens that a sequence would find now."""
-    return len(manager.get_computed_blocks(sequence("?", token_ids, **kwargs))) * manager.block_size
+    return manager.get_computed_blocks(sequence("?", token_ids, **kwargs)).num_tokens
 
 
 # -- the scheduler -----------------------------------------------------------------------------
@@ -223,6 +223,26 @@ def run_and_compare(llm, prompts, params, model=None):
         compared += upto
         exempted += len(want.token_ids) - upto
     return compared, exempted
+
+
+# -- failures -----------------------------------------------------------------------------------
+
+
+class Disturbed(RuntimeError):
+    """Error of a forward pass or a sampler that fails here."""
+
+
+def fail_once(monkeypatch, owner, name, call):
+    """The ``call``-th call of a method raises instead of doing anything."""
+    original, calls = getattr(owner, name), []
+
+    def method(*args, **kwargs):
+        calls.append(name)
+        if len(calls) == call:
+            raise Disturbed
+        return original(*args, **kwargs)
+
+    monkeypatch.setattr(owner, name, method)
 
 
 # -- processes ---------------------------------------------------------------------------------

@@ -9,13 +9,12 @@ import itertools
 from abc import ABC, abstractmethod
 from collections import defaultdict
 from dataclasses import replace
-from functools import lru_cache
 
 import torch
 import torch.nn.functional as F
 
 from minivllm.attention.kv_cache import KVCache, LayerKVCache
-from minivllm.attention.metadata import AttentionMetadata
+from minivllm.attention.metadata import AttentionMetadata, once_per_step
 from minivllm.attention.quantized_kv import QuantizedKVCache
 
 
@@ -138,7 +137,7 @@ class AttentionBackend(ABC):
         kv_cache.copy_from(kv_cache, src, dst)
 
 
-@lru_cache(maxsize=1)  # every layer asks for the same
+@once_per_step
 def rows_by_length(metadata: AttentionMetadata) -> list[torch.Tensor]:
     """Rows of equally long sequences, int64 ``[sequences, length]`` for each length."""
     starts, begins_of = metadata.query_start_loc.tolist(), defaultdict(list)
@@ -151,7 +150,7 @@ def rows_by_length(metadata: AttentionMetadata) -> list[torch.Tensor]:
     ]
 
 
-@lru_cache(maxsize=1)  # every layer asks for the same
+@once_per_step
 def _blocks_of(metadata: AttentionMetadata) -> tuple[torch.Tensor, AttentionMetadata]:
     """The blocks that a batch reads, int64 ``[n]``, and its metadata with their places there."""
     block_ids, places = metadata.block_table.unique(return_inverse=True)

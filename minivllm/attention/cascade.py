@@ -12,12 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import lru_cache
 
 import numpy as np
 import torch
 
-from minivllm.attention.metadata import AttentionMetadata
+from minivllm.attention.metadata import AttentionMetadata, once_per_step
 
 WORTH_SHARING = 4096
 """Rows times shared tokens from which on a prefix is read for all together: what is saved then
@@ -42,7 +41,7 @@ class Cascade:
     rest: AttentionMetadata  # the same rows, without the shared blocks
 
 
-@lru_cache(maxsize=2)  # every layer asks for the same
+@once_per_step
 def find_cascade(metadata: AttentionMetadata, block_size: int) -> Cascade | None:
     """The prefixes in a batch that are worth sharing; None if there are none.
 

@@ -25,6 +25,9 @@ class KVCache:
         device: where they are.
         draft: the layers of a draft model, behind the same block ids.
         scales: of each layer's keys and values in float8; none: 1.
+        places: which of a block's pages is each layer's; None: each has one of its own. Layers of
+            different KV cache groups may have the same: a block is one group's at a time.
+        layer_groups: the KV cache group of each layer; None: there is one group.
     """
 
     def __init__(
@@ -38,33 +41,46 @@ class KVCache:
         device: torch.device,
         draft: KVCache | None = None,
         scales: Sequence[tuple[float, float]] = (),
+        places: Sequence[int] | None = None,
+        layer_groups: Sequence[int] | None = None,
     ):
         self.draft = draft
-        shape = (num_layers, 2, num_blocks, block_size, num_kv_heads, head_dim)
+        self.layer_groups = [0] * num_layers if layer_groups is None else list(layer_groups)
+        places = range(num_layers) if places is None else places
+        num_places = max(places, default=-1) + 1
+        shape = (num_places, 2, num_blocks, block_size, num_kv_heads, head_dim)
         # Zeros and not what was there before: nothing that counts is read before it is written, but
         # padding reads the null block, and NaN times a weight of 0 is NaN.
         quantized = dtype.itemsize == 1
         self.data = make_zeros(shape, torch.uint8 if quantized else dtype, device)
         # float32, one per token and head, beside codes of int8
         self.scales = make_zeros(shape[:-1], torch.float32, device) if dtype == torch.int8 else None
-        self._layers: list[LayerKVCache] = [(layer[0], layer[1]) for layer in self.data]
-        if quantized:
-            layers = self.data.view(dtype)
-            of_layers = scales or [(1.0, 1.0)] * num_layers
-            of_tokens = [(None, None)] * num_layers if self.scales is None else self.scales
-            self._layers = [
-                QuantizedKVCache(layer[0], layer[1], *of_layer, of_token[0], of_token[1])
-                for layer, of_layer, of_token in zip(layers, of_layers, of_tokens, strict=True)
-            ]
+        self.layers: list[LayerKVCache] = []
+        if not quantized:
+            self.layers += [(self.data[place, 0], self.data[place, 1]) for place in places]
+            return
+        pages = self.data.view(dtype)
+        of_layers = scales or [(1.0, 1.0)] * num_layers
+        for place, (k_scale, v_scale) in zip(places, of_layers, strict=True):
+            self.layers.append(
+                QuantizedKVCache(
+                    key=pages[place, 0],
+                    value=pages[place, 1],
+                    k_scale=k_scale,
+                    v_scale=v_scale,
+                    key_scales=None if self.scales is None else self.scales[place, 0],
+                    value_scales=None if self.scales is None else self.scales[place, 1],
+                )
+            )
 
     def layer(self, index: int) -> LayerKVCache:
         """K and V of one layer, each ``[num_blocks, block_size, num_kv_heads, head_dim]``."""
-        return self._layers[index]
+        return self.layers[index]
 
     def touch(self, num_bytes: int) -> None:
-        """Have memory behind the blocks that are handed out first, before any step needs it.
+        """Touch the first blocks' pages, so that the first prompt does not wait for page faults.
 
-        On a CPU a page comes into being when it is first written, which a prompt would wait for.
+        On a CPU a page comes into being when it is first written.
         """
         num_blocks = num_bytes * self.data.shape[2] // max(self.data.nbytes, 1)
         self.data[:, :, :num_blocks] = 0

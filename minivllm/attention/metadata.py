@@ -14,11 +14,16 @@ Worked example, block size 4. Sequence A (9 tokens known, 8 computed) decodes on
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import wraps
+from typing import Any, TypeVar
 
 import torch
 
 from minivllm.utils.tensors import make_tensor
+
+R = TypeVar("R")
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,6 +39,8 @@ class AttentionMetadata:
     slot_mapping: torch.Tensor  # int64 [num_tokens]: the slot that each token's K and V go to
     max_query_len: int  # the most rows that one sequence has; known here, where it costs nothing
     max_seq_len: int  # and the most tokens
+    # What layers have computed from it, for the others: see ``once_per_step``.
+    computed: dict[Any, Any] = field(default_factory=dict, init=False, repr=False)
 
     @classmethod
     def build(
@@ -45,16 +52,48 @@ class AttentionMetadata:
         device: torch.device,
     ) -> AttentionMetadata:
         """From plain lists: one query length, sequence length and block table per sequence."""
-        width = max(len(table) for table in block_tables)
-        padded = [table + [0] * (width - len(table)) for table in block_tables]
         query_start_loc = [0]
         for n in query_lens:
             query_start_loc.append(query_start_loc[-1] + n)
         return cls(
             make_tensor(query_start_loc, "int32", device),
             make_tensor(seq_lens, "int32", device),
-            make_tensor(padded, "int32", device),
+            make_tensor(_padded(block_tables), "int32", device),
             make_tensor(slot_mapping, "int64", device),
             max(query_lens),
             max(seq_lens),
         )
+
+    def with_blocks(
+        self, block_tables: list[list[int]], slot_mapping: list[int]
+    ) -> AttentionMetadata:
+        """Make the metadata of another KV cache group: the same batch, in other blocks."""
+        device = self.seq_lens.device
+        return replace(
+            self,
+            block_table=make_tensor(_padded(block_tables), "int32", device),
+            slot_mapping=make_tensor(slot_mapping, "int64", device),
+        )
+
+
+def once_per_step(function: Callable[..., R]) -> Callable[..., R]:
+    """Compute a function of the metadata once, for all layers of a step that ask for the same.
+
+    The result is kept with the metadata and goes when that goes. So layers of several KV cache
+    groups may ask in turn. Further arguments are given by place, and can be hashed.
+    """
+
+    @wraps(function)
+    def ask(metadata: AttentionMetadata, *args: Any) -> R:
+        key = (function, *args)
+        if key not in metadata.computed:
+            metadata.computed[key] = function(metadata, *args)
+        return metadata.computed[key]
+
+    return ask
+
+
+def _padded(block_tables: list[list[int]]) -> list[list[int]]:
+    """Tables as the rows of a rectangle, filled up with the null block."""
+    width = max(len(table) for table in block_tables)
+    return [table + [0] * (width - len(table)) for table in block_tables]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
-from functools import cached_property, lru_cache, partial
+from functools import cached_property, partial
 
 import torch
 import torch.nn.functional as F
@@ -22,7 +22,7 @@ from minivllm.attention.cascade import (
     flash_attention,
     merge_attn_states,
 )
-from minivllm.attention.metadata import AttentionMetadata
+from minivllm.attention.metadata import AttentionMetadata, once_per_step
 
 TILE_ROWS = 128  # rows of one sequence that attend together: bounds the mask of a long prompt
 TILES_TOGETHER = 4  # tiles of like length in one call: more would fall out of the processor's cache
@@ -123,7 +123,7 @@ def gather(cache: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:
     return rows.view(*slots.shape, *cache.shape[2:]).transpose(1, 2)
 
 
-@lru_cache(maxsize=2)  # every layer asks for the same; some models have two kinds of layers
+@once_per_step
 def tile_batches(
     metadata: AttentionMetadata, block_size: int, sliding_window: int | None
 ) -> list[TileBatch]:

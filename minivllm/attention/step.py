@@ -49,13 +49,14 @@ class StepAttention:
     Args:
         backend: writes and reads the cache.
         kv_cache: written at the batch's slots, read through its block tables.
-        metadata: which rows of the flat batch belong to which sequence.
+        metadata: of each layer, which rows of the flat batch belong to which sequence, and where
+            their K and V are; the same object for all layers of a KV cache group.
     """
 
     backend: AttentionBackend
     kv_cache: KVCache
-    metadata: AttentionMetadata
+    metadata: list[AttentionMetadata]
 
     def layer(self, index: int) -> LayerAttention:
-        """Attention of a layer, with the K and V that are its own."""
-        return LayerAttention(self.backend, self.kv_cache.layer(index), self.metadata)
+        """Attention of a layer, with the K and V that are its own and the blocks of its group."""
+        return LayerAttention(self.backend, self.kv_cache.layers[index], self.metadata[index])

@@ -128,7 +128,8 @@ class VllmConfig:
         Raises:
             ValueError: if the model cannot be divided.
         """
-        size, draft = self.parallel_config.tensor_parallel_size, self.draft_model_config
+        size = self.parallel_config.tensor_parallel_size
+        draft = self.draft_model_config
         if draft is not None and draft.can_be_shared(size):
             draft = draft.shard(rank, size)
         model = self.model_config.shard(rank, size)
@@ -140,11 +141,3 @@ class VllmConfig:
         """Number of plans in flight at most: one for each stage, and one that is being made."""
         stages = self.parallel_config.pipeline_parallel_size
         return stages + self.scheduler_config.async_scheduling
-
-    @property
-    def kv_bytes_per_block(self) -> int:
-        """Bytes of K and V of one block, over all layers of the model and of its draft."""
-        models = (self.model_config, self.draft_model_config)
-        name = self.cache_config.cache_dtype
-        per_token = sum(m.kv_bytes_per_token(name) for m in models if m is not None)
-        return per_token * self.cache_config.block_size

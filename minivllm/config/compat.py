@@ -78,7 +78,8 @@ def structured_outputs_config(args: Any) -> Any:
     Raises:
         ValueError: for both at once, or an unknown backend.
     """
-    name, backend = "guided_decoding_backend", args.guided_decoding_backend
+    name = "guided_decoding_backend"
+    backend = args.guided_decoding_backend
     if backend is None:
         return args.structured_outputs_config
     ok = args.structured_outputs_config is None
@@ -92,7 +93,8 @@ def structured_outputs(params: Any) -> StructuredOutputsParams | None:
     Raises:
         ValueError: for both at once, or another type.
     """
-    form, old = params.structured_outputs, params.guided_decoding
+    form = params.structured_outputs
+    old = params.guided_decoding
     ok = form is None or isinstance(form, StructuredOutputsParams)
     check(ok, "structured_outputs", form, "a StructuredOutputsParams, or None")
     if old is None:
@@ -109,7 +111,8 @@ def pooler_config(args: Any) -> PoolerConfig | None:
     Raises:
         ValueError: for both at once, or as ``PoolerConfig``.
     """
-    name, old = "override_pooler_config", args.override_pooler_config
+    name = "override_pooler_config"
+    old = args.override_pooler_config
     if old is None:
         return make_pooler_config(args.pooler_config)
     check(args.pooler_config is None, name, old, "None beside pooler_config")
@@ -143,9 +146,13 @@ class GuidedDecodingParams:
     def structured_outputs(self) -> StructuredOutputsParams:
         """Convert to ``StructuredOutputsParams``."""
         params = StructuredOutputsParams(
-            self.json, self.regex, self.choice, self.grammar, self.json_object or None,
+            json=self.json,
+            regex=self.regex,
+            choice=self.choice,
+            grammar=self.grammar,
+            json_object=self.json_object or None,
             whitespace_pattern=self.whitespace_pattern,
-        )  # fmt: skip
+        )
         if self.backend is not None:
             params._backend = check_backend("backend", self.backend)
         return params

@@ -64,9 +64,10 @@ class ParallelConfig:
     def check_devices(self, num_gpus: int | None) -> None:
         """Raise ``ValueError`` for more ranks than this machine's GPUs; None: ranks share a CPU.
 
-        Ray looks itself for those of its cluster.
+        Ray looks itself for those of its cluster. Ranks that take turns in one process share a GPU.
         """
-        if num_gpus is not None and self.backend != "ray" and self.world_size > num_gpus:
+        is_counted = num_gpus is not None and self.backend not in ("ray", "together")
+        if is_counted and self.world_size > num_gpus:
             raise ValueError(
                 f"World size ({self.world_size}) is larger than the number of available GPUs "
                 f"({num_gpus}) in this node; lower tensor_parallel_size or pipeline_parallel_size, "

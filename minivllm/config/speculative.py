@@ -43,7 +43,8 @@ class SpeculativeConfig:
     draft_sample_method: str = "greedy"
 
     def __post_init__(self):
-        k, model = self.num_speculative_tokens, self.model
+        k = self.num_speculative_tokens
+        model = self.model
         ok = is_int(k, 1) and k <= MAX_SPECULATIVE_TOKENS
         allowed = f"an integer from 1 to {MAX_SPECULATIVE_TOKENS}"
         check(ok, "num_speculative_tokens", k, allowed)
@@ -113,7 +114,8 @@ def slots_for_drafts(
     """
     if config is None:
         return {}
-    k, most = config.num_speculative_tokens, max_model_len - 1
+    k = config.num_speculative_tokens
+    most = max_model_len - 1
     check(k <= most, "num_speculative_tokens", k, f"at most {most}, below max_model_len")
     if config.method != "draft_model":
         return {"num_speculative_tokens": k}

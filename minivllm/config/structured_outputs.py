@@ -222,7 +222,8 @@ def _schema_of_class(model: Any) -> Any:
 
 
 def _check_whitespace_pattern(pattern: Any) -> None:
-    name, wanted = "whitespace_pattern", "a regular expression without lone surrogates, or None"
+    name = "whitespace_pattern"
+    wanted = "a regular expression without lone surrogates, or None"
     check(is_text(pattern), name, pattern, wanted)
     try:
         with without_warnings():

@@ -7,28 +7,26 @@ module does.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from minivllm.attention.backend import AttentionBackend
 from minivllm.cpu import linear
 from minivllm.cpu.allocator import keep_freed_memory
-from minivllm.cpu.threads import bound_threads, log_threads
+from minivllm.cpu.threads import ThreadBounds, log_threads
 from minivllm.logger import init_logger
 from minivllm.lora.layers import LoRALinearMethod
 from minivllm.models import ops
-from minivllm.models.decoder import DecoderModel
-from minivllm.models.encoder import EncoderModel
-from minivllm.models.layers import Embedding
+from minivllm.models.decoder import Attention, DecoderModel
+from minivllm.models.encoder import Encoder, EncoderModel
+from minivllm.models.layers import Embedding, GatedMLP, RMSNorm, TiedEmbeddingMethod
 from minivllm.models.linear import EmbeddingMethod, Linear, LinearMethod, UnquantizedLinearMethod
 from minivllm.models.model_config import ModelConfig
 from minivllm.quantization.base_config import QuantizedLinearMethod
 from minivllm.utils.numba_support import numba_obstacle
 
 logger = init_logger(__name__)
-
-FUSED = ("rms_norm", "fused_add_rms_norm", "silu_and_mul", "rotary_embedding")
 
 
 def apply(model: DecoderModel | EncoderModel, backend: AttentionBackend) -> None:
@@ -50,13 +48,11 @@ def apply(model: DecoderModel | EncoderModel, backend: AttentionBackend) -> None
     logger.info("Using %s: %s.", what, why)
     layers = [module for module in model.model.modules() if isinstance(module, Linear)]
     weights = sum(layer.input_size * layer.output_size for layer in layers)
-    model.forward = bound_threads(model.forward, 2 * weights)  # type: ignore[method-assign]
-    if isinstance(model, EncoderModel):
-        return  # without logits
-    head = model.config.hidden_size * model.config.vocab_size
-    model.compute_logits = bound_threads(  # type: ignore[method-assign]
-        model.compute_logits, 2 * head
-    )
+    bounds = ThreadBounds()
+    bounds.bound(model, operations=2 * weights)
+    if model.lm_head is not None:
+        head = model.config.hidden_size * model.config.vocab_size
+        bounds.bound(model.lm_head, operations=2 * head)
 
 
 def _check(model: DecoderModel | EncoderModel) -> None:
@@ -94,7 +90,7 @@ def _share_weight(embedding: Embedding, head: Linear, is_plain: bool) -> None:
     """
     is_small = embedding.output_size * embedding.input_size <= linear.IN_CACHE // 4
     if isinstance(head.quant_method, EmbeddingMethod) and not (is_plain and is_small):
-        embedding.read_from(head)
+        embedding.replace_method(TiedEmbeddingMethod(head))
 
 
 def _must_be_small(head: Linear, config: ModelConfig) -> bool:
@@ -135,9 +131,8 @@ def _compile(model: DecoderModel | EncoderModel, backend: AttentionBackend) -> t
     layers = model.model.layers
     num_known = sum(map(is_known, layers)) if type(backend) is CPULayers.backend_class else 0
     if num_known:
-        model.model.run_layers = CPULayers(model.model, dtype)  # type: ignore[assignment]
-    for operation in FUSED:
-        _replace(model, getattr(ops, operation), getattr(fused, operation))
+        model.model.compiled_layers = CPULayers(model.model, dtype)
+    _choose_operations(model)
     if num_known == len(layers):
         return "compiled layers", "a CPU, and numba is installed"
     if num_known:
@@ -147,20 +142,30 @@ def _compile(model: DecoderModel | EncoderModel, backend: AttentionBackend) -> t
     return "modules with fused operations", f"no layer of {type(model).__name__} can be compiled"
 
 
-def _replace(model: DecoderModel, operation: Callable, faster: Callable) -> None:
-    """Let modules that hold an operation as an attribute call another one instead."""
+def _choose_operations(model: DecoderModel) -> None:
+    """Give modules the fused operations instead of those of ``models/ops.py``."""
+    from minivllm.cpu import fused  # needs numba
+
     for module in model.modules():
-        for name in [name for name, value in vars(module).items() if value is operation]:
-            setattr(module, name, faster)
+        if isinstance(module, RMSNorm) and module.rms_norm is ops.rms_norm:
+            module.rms_norm = fused.rms_norm
+            module.fused_add_rms_norm = fused.fused_add_rms_norm
+        elif isinstance(module, Attention) and module.rotary_embedding is ops.rotary_embedding:
+            module.rotary_embedding = fused.rotary_embedding
+        elif isinstance(module, GatedMLP) and module.act_and_mul is ops.silu_and_mul:
+            module.act_and_mul = fused.silu_and_mul
 
 
 @contextmanager
 def layers_as_modules(model: DecoderModel | EncoderModel) -> Iterator[None]:
     """Context manager: the layers run as modules, whose tensors a memory profile can count."""
     decoder = model.model
-    compiled = vars(decoder).pop("run_layers", None)
+    if isinstance(decoder, Encoder):  # they always do
+        yield
+        return
+    compiled = decoder.compiled_layers
+    decoder.compiled_layers = None
     try:
         yield
     finally:
-        if compiled is not None:
-            decoder.run_layers = compiled  # type: ignore[method-assign]
+        decoder.compiled_layers = compiled

@@ -11,12 +11,13 @@ This file is imported only when it is used: numba need not be there.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeGuard, TypeVar
 
 import numpy as np
 import torch
 from torch import nn
 
+from minivllm.attention.backend import AttentionBackend
 from minivllm.attention.metadata import AttentionMetadata
 from minivllm.attention.quantized_kv import QuantizedKVCache
 from minivllm.attention.step import LayerAttention, StepAttention
@@ -37,6 +38,7 @@ from minivllm.models.layers import GatedMLP, RMSNorm
 from minivllm.models.linear import (
     ArrayProduct,
     Linear,
+    MergedColumnParallelLinear,
     QKVParallelLinear,
     RowParallelLinear,
 )
@@ -45,19 +47,19 @@ from minivllm.utils.tensors import as_numpy, as_tensor
 # K and V, [num_blocks, block_size, num_kv_heads, head_dim]
 Caches = tuple[np.ndarray, np.ndarray] | QuantizedKVCache
 Norm = Callable[..., np.ndarray]  # of an array, and maybe of the residual to add it to
+Kind = TypeVar("Kind", bound=nn.Module)
 
 
 class CPULayers:
-    """All layers of a decoder, in the place of ``Decoder.run_layers``.
+    """All layers of a decoder, its ``compiled_layers``.
 
     Made when weights are laid out as they will stay. A layer that is not known runs as its module.
     """
 
-    backend_class = PagedNumba  # whose loops are called here
+    backend_class: type[AttentionBackend] = PagedNumba  # whose loops are called here
 
     def __init__(self, decoder: Decoder, dtype: torch.dtype):
         self.dtype = dtype
-        self.run_modules = decoder.run_layers  # for another backend
         self.layers = [
             (CPULayer if is_known(layer) else ModuleLayer)(layer, dtype) for layer in decoder.layers
         ]
@@ -65,26 +67,25 @@ class CPULayers:
     def __call__(
         self,
         x: torch.Tensor,
-        cos_sin: torch.Tensor,
+        cos_sin: list[torch.Tensor | None],
         attention: StepAttention,
         residual: torch.Tensor | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Run all layers: see ``Decoder.run_layers``."""
-        # the oracle's dense attention, say, has no backend
-        if type(getattr(attention, "backend", None)) is not self.backend_class:
-            return self.run_modules(x, cos_sin, attention, residual)
         hidden = as_numpy(x)
         before = None if residual is None else as_numpy(residual)
-        cosines = as_numpy(cos_sin)
-        slots = attention.metadata.slot_mapping.numpy()
         for index, layer in enumerate(self.layers):
-            cache = attention.kv_cache.layer(index)
+            metadata = attention.metadata[index]
+            slots = metadata.slot_mapping.numpy()
+            table = cos_sin[index]
+            assert table is not None, "known layers turn queries and keys"
+            cache = attention.kv_cache.layers[index]
             caches: Caches
             if isinstance(cache, QuantizedKVCache):
                 caches = cache
             else:
                 caches = as_numpy(cache[0]), as_numpy(cache[1])
-            hidden, before = layer(hidden, before, cosines, slots, caches, attention.metadata)
+            hidden, before = layer(hidden, before, as_numpy(table), slots, caches, metadata)
         assert before is not None, "a decoder has layers"
         return as_tensor(hidden, self.dtype), as_tensor(before, self.dtype)
 
@@ -208,30 +209,31 @@ class CPULayer:
         return norm(heads).reshape(-1), end - begin
 
 
-def is_known(layer: Any) -> bool:
+def is_known(layer: nn.Module) -> bool:
     """True for a layer like Llama's or Qwen's, all of whose parts are as they were made."""
-    if not _calls(layer, DecoderLayer.forward):
+    if not _is_plain(layer, DecoderLayer):
         return False
     attention, mlp = layer.self_attn, layer.mlp
-    if not (_calls(attention, Attention.forward) and _calls(mlp, GatedMLP.forward)):
+    if not (_is_plain(attention, Attention) and _is_plain(mlp, GatedMLP)):
         return False
-    norms = layer.input_layernorm, layer.post_attention_layernorm
-    summed = attention.o_proj, mlp.down_proj
+    head_norms = attention.q_norm, attention.k_norm
     return (
-        all(_calls(norm, RMSNorm.forward) for norm in norms)
-        and _calls(attention.q_norm, RMSNorm.forward, nn.Identity.forward)
-        and _calls(attention.k_norm, RMSNorm.forward, nn.Identity.forward)
-        and _calls(attention.qkv_proj, QKVParallelLinear.forward)
-        and _calls(mlp.gate_up_proj, Linear.forward)
-        and all(_calls(p, Linear.forward, RowParallelLinear.forward_and_sum) for p in summed)
+        _is_plain(layer.input_layernorm, RMSNorm)
+        and _is_plain(layer.post_attention_layernorm, RMSNorm)
+        and all(_is_plain(n, RMSNorm) or _is_plain(n, nn.Identity) for n in head_norms)
+        and _is_plain(attention.qkv_proj, QKVParallelLinear)
+        and _is_plain(attention.o_proj, RowParallelLinear)
+        and _is_plain(mlp.gate_up_proj, MergedColumnParallelLinear)
+        and _is_plain(mlp.down_proj, RowParallelLinear)
         and mlp.act_and_mul is ops.silu_and_mul
         and attention.rotary_embedding is ops.rotary_embedding
     )
 
 
-def _calls(module: nn.Module, *forwards: Callable) -> bool:
-    """True if a module's ``forward`` is one of these, and not one of a subclass or a transform."""
-    return getattr(module.forward, "__func__", None) in forwards
+def _is_plain(module: nn.Module, kind: type[Kind]) -> TypeGuard[Kind]:
+    """True if a module computes as its class does: neither a subclass nor a user says otherwise."""
+    as_made = "forward" not in vars(module) and type(module).forward is kind.forward
+    return isinstance(module, kind) and as_made
 
 
 def _norm(module: Any) -> Norm:
@@ -259,7 +261,7 @@ def _product(layer: Linear, dtype: torch.dtype) -> ArrayProduct:
         product = add_adapters_to(method.base.array_product(layer, dtype), method)
     else:
         product = method.array_product(layer, dtype)
-    if isinstance(layer, RowParallelLinear) and not _calls(layer, Linear.forward):
+    if isinstance(layer, RowParallelLinear) and layer.group.size > 1:
         return _sum_of(product, layer.group, dtype)
     return product
 

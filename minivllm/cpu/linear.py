@@ -12,7 +12,7 @@ from functools import partial
 import torch
 from torch import nn
 
-from minivllm.cpu.threads import bound_threads
+from minivllm.cpu.threads import one_thread
 from minivllm.logger import init_logger
 from minivllm.models.linear import (
     ArrayProduct,
@@ -167,8 +167,19 @@ def candidates(dtype: torch.dtype) -> list[LinearMethod]:
     return [*compiled, library, TransposedLinearMethod()]
 
 
-# what has been measured here, or by another rank: a weight's dtype and shape, and the class
-FASTEST: dict[tuple[torch.dtype, tuple[int, int]], type[LinearMethod]] = {}
+Timings = dict[tuple[torch.dtype, tuple[int, int]], type[LinearMethod]]
+# measured here or by another rank: the fastest class for a weight's dtype and shape
+_fastest: Timings = {}
+
+
+def export_timings() -> Timings:
+    """The fastest methods that are known by now: plain values, which other ranks can be sent."""
+    return dict(_fastest)
+
+
+def import_timings(timings: Timings) -> None:
+    """Take over what another rank has measured, instead of measuring it here."""
+    _fastest.update(timings)
 
 
 def fastest_method(dtype: torch.dtype, shape: tuple[int, int]) -> LinearMethod:
@@ -176,14 +187,14 @@ def fastest_method(dtype: torch.dtype, shape: tuple[int, int]) -> LinearMethod:
 
     The first one, unless another is faster by more than measurements vary.
     """
-    if (dtype, shape) not in FASTEST:
+    if (dtype, shape) not in _fastest:
         seconds = {type(m): _seconds(m, dtype, shape) for m in candidates(dtype)}
         first, best = next(iter(seconds)), min(seconds, key=seconds.__getitem__)
         found = best if _CLEARLY * seconds[best] < seconds[first] else first
         times = ", ".join(f"{kind.__name__} {1e6 * s:.0f} us" for kind, s in seconds.items())
         logger.debug("%s weights %s: %s (%s)", dtype, list(shape), found.__name__, times)
-        FASTEST[dtype, shape] = found
-    return FASTEST[dtype, shape]()
+        _fastest[dtype, shape] = found
+    return _fastest[dtype, shape]()
 
 
 _SHAPE_16_BIT = (1024, 1024)  # too large to be widened once
@@ -200,10 +211,10 @@ def _seconds(method: LinearMethod, dtype: torch.dtype, shape: tuple[int, int]) -
     method.process_weights_after_loading(layer)
     x = torch.full((_PROBE_ROWS, shape[1]), 0.01, dtype=dtype)
 
-    def probe(x: torch.Tensor) -> float:
+    def probe() -> float:
         begin = time.thread_time()
         method.apply(layer, x)
         return time.thread_time() - begin
 
-    alone = bound_threads(probe, 0)
-    return min(alone(x) for _ in range(_PROBES))
+    with one_thread():
+        return min(probe() for _ in range(_PROBES))

@@ -43,7 +43,7 @@ class QuantizedPanelLinearMethod(EmbeddingMethod):
         self.parts: list[PanelPart] = []
 
     def create_weights(self, layer: Linear) -> None:
-        """Do nothing: the format's own method has created them."""
+        """No-op: the format's own method has created them."""
 
     def process_weights_after_loading(self, layer: Linear) -> None:
         """Let the layer have the panels instead of the file's tensors."""

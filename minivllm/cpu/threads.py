@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 
 import torch
+from torch import nn
 
 from minivllm.cpu.contention import CPUContention
 from minivllm.cpu.spin import describe_spinning
@@ -20,26 +22,50 @@ millisecond's work. A step has dozens of products, and after each the threads wa
 contention = CPUContention()
 
 
-def bound_threads(function: Callable[..., Any], operations: int) -> Callable[..., Any]:
-    """Let a function of rows have only the threads that its work is worth and that have a core.
+class ThreadBounds:
+    """Hooks that limit the threads of a model's parts by their work and by free cores.
 
-    Args:
-        function: of a tensor with a row per token, and other arguments.
-        operations: of one row.
+    torch calls the first one before a module's ``forward`` and the second one behind it. Parts
+    are called one after the other, not within each other.
     """
 
-    def bounded(rows: torch.Tensor, *args, **kwargs):
-        num_threads = torch.get_num_threads()
-        chosen = threads_for(operations * len(rows), num_threads)
-        if chosen == num_threads:
-            return function(rows, *args, **kwargs)
-        torch.set_num_threads(chosen)
-        try:
-            return function(rows, *args, **kwargs)
-        finally:
+    def __init__(self) -> None:
+        self._num_threads: int | None = None  # torch's before a call, during that call
+
+    def bound(self, module: nn.Module, operations: int) -> None:
+        """Limit the threads of a module, whose first input has a row for each token.
+
+        Args:
+            module: a part of the model, or the model.
+            operations: of one row.
+        """
+        module.register_forward_pre_hook(partial(self._begin, operations))
+        module.register_forward_hook(self._end, always_call=True)
+
+    def _begin(self, operations: int, module: nn.Module, inputs: tuple) -> None:
+        # still set: Ctrl-C has ended the last call, and torch calls no hook then
+        num_threads = self._num_threads or torch.get_num_threads()
+        self._num_threads = num_threads
+        chosen = threads_for(operations * len(inputs[0]), num_threads)
+        if chosen != torch.get_num_threads():
+            torch.set_num_threads(chosen)
+
+    def _end(self, module: nn.Module, inputs: tuple, output: object) -> None:
+        num_threads = self._num_threads
+        self._num_threads = None
+        if num_threads is not None and num_threads != torch.get_num_threads():
             torch.set_num_threads(num_threads)
 
-    return bounded
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Context manager: torch has one thread."""
+    num_threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(num_threads)
 
 
 def threads_for(operations: int, num_threads: int) -> int:

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from ctypes import Array, c_byte
 from dataclasses import dataclass, field
 
 import torch
+
+SharedMemory = Array[c_byte]  # what ranks of one machine add their tensors up in
 
 
 class Group(ABC):
@@ -22,7 +25,8 @@ class Group(ABC):
     """
 
     def __init__(self, rank: int, size: int):
-        self.rank, self.size = rank, size
+        self.rank = rank
+        self.size = size
 
     @abstractmethod
     def all_reduce(self, x: torch.Tensor) -> torch.Tensor:

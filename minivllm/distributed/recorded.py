@@ -23,26 +23,29 @@ class RecordedGroup(Group):
 
     def __init__(self, group: Group, name: str, operations: list[Operation]):
         super().__init__(group.rank, group.size)
-        self._group, self._name, self.operations = group, name, operations
+        self._group = group
+        self._name = name
+        self.operations = operations
 
     def all_reduce(self, x: torch.Tensor) -> torch.Tensor:
-        with self._noted("all_reduce", x):
+        with self._noted("all_reduce", [x]):
             return self._group.all_reduce(x)
 
     def all_gather(self, x: torch.Tensor, dim: int = -1) -> torch.Tensor:
-        with self._noted("all_gather", x):
+        with self._noted("all_gather", [x]):
             return self._group.all_gather(x, dim)
 
     def send(self, tensors: Sequence[torch.Tensor], dst: int) -> None:
-        with self._noted("send", *tensors):
+        with self._noted("send", tensors):
             self._group.send(tensors, dst)
 
     def recv(self, tensors: Sequence[torch.Tensor], src: int) -> None:
-        with self._noted("recv", *tensors):
+        with self._noted("recv", tensors):
             self._group.recv(tensors, src)
 
     @contextmanager
-    def _noted(self, op: str, *tensors: torch.Tensor) -> Iterator[None]:
-        start, num_bytes = time.time(), sum(x.nbytes for x in tensors)
+    def _noted(self, op: str, tensors: Sequence[torch.Tensor]) -> Iterator[None]:
+        start = time.time()
+        num_bytes = sum(x.nbytes for x in tensors)
         yield
         self.operations.append(Operation(start, time.time(), self._name, op, num_bytes))

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import os
 import time
-from typing import Any
 
 import torch
 
+from minivllm.distributed.group import SharedMemory
 from minivllm.distributed.torch_group import TorchGroup
 
 BUFFER_BYTES = 2**20
@@ -36,7 +36,7 @@ class ShmGroup(TorchGroup):
         memory: ``shared_bytes`` of zeros that the group's ranks share.
     """
 
-    def __init__(self, ranks: list[int], world_rank: int, memory: Any):
+    def __init__(self, ranks: list[int], world_rank: int, memory: SharedMemory):
         super().__init__(ranks, world_rank)
         view = memoryview(memory).cast("B")
         flags = view[: self.size * _FLAG_BYTES].cast("q")
@@ -57,8 +57,9 @@ class ShmGroup(TorchGroup):
 
     def all_gather(self, x: torch.Tensor, dim: int = -1) -> torch.Tensor:
         x = x.contiguous()
-        found = x.new_empty(self.size, *x.shape)
-        start, flat = 0, found.view(self.size, -1)
+        found = x.new_empty((self.size, *x.shape))
+        start = 0
+        flat = found.view(self.size, -1)
         for part in x.view(-1).split(BUFFER_BYTES // x.element_size()):
             stop = start + len(part)
             for rank, buffer in enumerate(self._exchange(part)):
@@ -68,7 +69,8 @@ class ShmGroup(TorchGroup):
 
     def _exchange(self, part: torch.Tensor) -> list[torch.Tensor]:
         """Show a part to the others and wait for theirs. Returns all, in order of ranks."""
-        parity, self._num_calls = self._num_calls % 2, self._num_calls + 1
+        parity = self._num_calls % 2
+        self._num_calls += 1
         views = [b[: part.nbytes].view(part.dtype) for b in self._buffers[parity]]
         views[self.rank].copy_(part)
         self._flags[self.rank][0] = self._num_calls
@@ -76,7 +78,7 @@ class ShmGroup(TorchGroup):
             self._wait(flag)
         return views
 
-    def _wait(self, flag: Any) -> None:
+    def _wait(self, flag: memoryview) -> None:
         """Spin until a flag is as far as this rank, then yield the core between looks."""
         wanted = self._num_calls
         for _ in range(_SPINS):

@@ -1,7 +1,7 @@
 """The embedded model: the chat model of the package, a Qwen2 of a few million parameters.
 
-It is trained from nothing on generated text, so it needs no download: `data/` makes the text,
-`training/` the weights in `checkpoint/`, and `evaluation/` measures what they can do. The engine
+It is trained from nothing on generated text, so it needs no download: `data/` makes the text, and
+`lab/training/` the weights in `checkpoint/`; there, too, is measured what they can do. The engine
 asks only where the checkpoint is. In `draft/` is a smaller one that guesses what this one will say,
 in `adapters/` are LoRA adapters of it. In `embedder/` is one tuned from it to give vectors, in
 `classifier/` a head on it.

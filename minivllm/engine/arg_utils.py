@@ -41,13 +41,14 @@ from minivllm.config.structured_outputs import (
     StructuredOutputsConfig,
     make_structured_outputs_config,
 )
+from minivllm.engine.device import resolve_device, resolve_dtype
 from minivllm.kv.memory_profile import host_memory_gib
 from minivllm.logger import init_logger
 from minivllm.models.generation_config import read_generation_config, sampling_defaults
 from minivllm.models.hub import generation_directory, model_directory, tokenizer_directory
 from minivllm.models.loader import load_config, load_draft_config
 from minivllm.models.model_config import ModelConfig
-from minivllm.pooling.resolve import (
+from minivllm.pooling.runner_type import (
     PoolingRequest,
     resolve_chunks,
     resolve_pooling,
@@ -56,7 +57,7 @@ from minivllm.pooling.resolve import (
 from minivllm.quantization import check_quantization, get_quantization_config, gguf
 from minivllm.sampling_params import SamplingParams
 from minivllm.scheduling.policies import make_policy
-from minivllm.utils.platforms import describe_gpu, pick_device
+from minivllm.utils.platforms import describe_gpu
 from minivllm.utils.validation import (
     check,
     check_booleans,
@@ -269,16 +270,16 @@ class EngineArgs:
 
     def _pooling_request(self) -> PoolingRequest:
         config: Any = self.pooler_config
-        request = PoolingRequest(self.task, self.runner, self.convert, config)
+        request = PoolingRequest(self.task, self.runner, self.convert, pooler_config=config)
         request.check()
         return request
 
     def _parallel_config(self) -> ParallelConfig:
         return ParallelConfig(
-            self.tensor_parallel_size,
-            self.pipeline_parallel_size,
-            self.distributed_executor_backend,
-            self.data_parallel_size,
+            tensor_parallel_size=self.tensor_parallel_size,
+            pipeline_parallel_size=self.pipeline_parallel_size,
+            distributed_executor_backend=self.distributed_executor_backend,
+            data_parallel_size=self.data_parallel_size,
         )
 
     def _lora_config(self) -> LoRAConfig | None:
@@ -307,7 +308,8 @@ class EngineArgs:
         max_len = self.max_model_len or model_max_len
         allowed = f"at most the {model_max_len} tokens that this model's files allow"
         check(max_len <= model_max_len, "max_model_len", max_len, allowed)
-        budget, max_num_seqs = 4096, 256
+        budget = 4096
+        max_num_seqs = 256
         if gpu is not None:  # more on large ones, but for the A100 (vLLM: get_batch_defaults)
             large = gpu[1] >= 70 * 2**30 and "a100" not in gpu[0].lower()
             budget, max_num_seqs = (16384, 1024) if large else (8192, 256)
@@ -317,10 +319,9 @@ class EngineArgs:
             budget = max(budget, max_len)
         budget = self.max_num_batched_tokens or budget
         limits = Limits(max_len, budget, self.max_num_seqs or max_num_seqs)
-        ok = chunks or budget >= max_len
         allowed = f"at least max_model_len={max_len} when enable_chunked_prefill=False, since a "
         allowed += "prompt is then never split"
-        check(ok, "max_num_batched_tokens", budget, allowed)
+        check(chunks or budget >= max_len, "max_num_batched_tokens", budget, allowed)
         return limits
 
     def create_engine_config(self) -> VllmConfig:
@@ -331,7 +332,9 @@ class EngineArgs:
             ValueError: if there is no such device, or the limits contradict each other or the
                 model.
         """
-        directory, device = model_directory(self), pick_device(self.device)
+        # 1. The model: what its files say, and what these arguments change of it.
+        directory = model_directory(self)
+        device = resolve_device(self.device)
         self._check_load_format(directory)
         model_config = _read_config(
             directory, self.quantization, self.hf_overrides, generation_directory(self)
@@ -343,30 +346,37 @@ class EngineArgs:
         if self.trust_remote_code:
             message = "trust_remote_code=True: %s is built in; a model's own code is never run."
             logger.info(message, model_config.architecture)
-        if self.dtype != "auto":
-            model_config = replace(model_config, dtype=getattr(torch, str(DTYPES[self.dtype])))
-        elif device.type == "cpu" and _is_quantized_in_float16(directory, model_config):
-            # vLLM computes in the dtype of the scales; a CPU's fast path has no float16
-            model_config = replace(model_config, dtype=torch.float32)
+        dtype = resolve_dtype(self.dtype, model_config.dtype, device)
+        on_cpu = self.dtype == "auto" and device.type == "cpu"
+        if on_cpu and _is_quantized_in_float16(directory, model_config):
+            dtype = torch.float32  # vLLM's is that of the scales; a CPU's fast path has no float16
+        model_config = replace(model_config, dtype=dtype)
+        # 2. What works on its outputs: drafts and grammars, which pooling has no use for.
         speculative_config = make_speculative_config(self.speculative_config, {})
+        grammars = make_structured_outputs_config(self.structured_outputs_config)
         if model_config.runner_type == "pooling":
-            grammars = self.structured_outputs_config
             for name, value, ok in (
                 ("speculative_config", speculative_config, speculative_config is None),
                 ("structured_outputs_config", grammars, grammars == StructuredOutputsConfig()),
             ):
                 check(ok, name, value, "None for a pooling model, which samples no token")
-        draft = load_draft_config(self, speculative_config, model_config, _read_config)
+        draft_directory, draft_config = load_draft_config(
+            self, speculative_config, model_config, _read_config
+        )
+        # 3. Limits and the devices: they depend on both.
         chunks, caching = resolve_chunks(
             model_config, self.enable_chunked_prefill, self.enable_prefix_caching
         )
-        gpu, parallel_config = describe_gpu(device), self._parallel_config()
+        gpu = describe_gpu(device)
+        parallel_config = self._parallel_config()
         parallel_config.check_devices(None if gpu is None else torch.cuda.device_count())
         model_config.shard(0, self.tensor_parallel_size)  # raises if it cannot be divided
         model_config.stage(0, self.pipeline_parallel_size)  # likewise
         limits = self.resolve_limits(model_config.max_model_len, gpu, chunks)
         lora_config = self._lora_config()
-        ok = self.pipeline_parallel_size == 1 or (draft[1] is None and lora_config is None)
+        if lora_config is not None:
+            resolve_dtype(self.lora_dtype, dtype, device)  # raises if the device has it not
+        ok = self.pipeline_parallel_size == 1 or (draft_config is None and lora_config is None)
         allowed = "1 with a draft model or adapters, which have no stages yet"
         check(ok, "pipeline_parallel_size", self.pipeline_parallel_size, allowed)
         async_scheduling = resolve_async_scheduling(
@@ -377,38 +387,48 @@ class EngineArgs:
             parallel_config=parallel_config,
         )
         return VllmConfig(
-            model_config,
-            LoadConfig(directory, tokenizer, self.load_format, self.use_tqdm_on_load, draft[0]),
-            DeviceConfig(device, self.attention_backend or "auto", self.enforce_eager),
-            SchedulerConfig(
-                limits.max_num_batched_tokens,
-                limits.max_num_seqs,
-                limits.max_model_len,
-                chunks,
-                self.long_prefill_token_threshold,
-                make_policy(self.scheduling_policy),
-                self.preemption_mode,
+            model_config=model_config,
+            load_config=LoadConfig(
+                model_directory=directory,
+                tokenizer_directory=tokenizer,
+                load_format=self.load_format,
+                use_tqdm_on_load=self.use_tqdm_on_load,
+                draft_model_directory=draft_directory,
+            ),
+            device_config=DeviceConfig(
+                device, self.attention_backend or "auto", self.enforce_eager
+            ),
+            scheduler_config=SchedulerConfig(
+                max_num_batched_tokens=limits.max_num_batched_tokens,
+                max_num_seqs=limits.max_num_seqs,
+                max_model_len=limits.max_model_len,
+                enable_chunked_prefill=chunks,
+                long_prefill_token_threshold=self.long_prefill_token_threshold,
+                policy=make_policy(self.scheduling_policy),
+                preemption_mode=self.preemption_mode,
                 num_sampled_tokens_per_step=0 if model_config.runner_type == "pooling" else 1,
                 max_loras=0 if lora_config is None else lora_config.max_loras,
                 async_scheduling=async_scheduling,
-                **slots_for_drafts(speculative_config, *limits[:2]),
+                **slots_for_drafts(
+                    speculative_config, limits.max_model_len, limits.max_num_batched_tokens
+                ),
             ),
-            CacheConfig(
-                self.block_size or 16,
-                self.gpu_memory_utilization,
-                self.kv_cache_memory_bytes,
-                self.num_gpu_blocks_override,
-                int(self.swap_space * 2**30),
-                caching,
-                self.kv_cache_dtype,
-                self.kv_cache_manager_cls,
+            cache_config=CacheConfig(
+                block_size=self.block_size or 16,
+                gpu_memory_utilization=self.gpu_memory_utilization,
+                kv_cache_memory_bytes=self.kv_cache_memory_bytes,
+                num_gpu_blocks_override=self.num_gpu_blocks_override,
+                swap_space_bytes=int(self.swap_space * 2**30),
+                enable_prefix_caching=caching,
+                cache_dtype=self.kv_cache_dtype,
+                kv_cache_manager_cls=self.kv_cache_manager_cls,
             ),
-            ObservabilityConfig(self.trace, self.disable_log_stats),
-            parallel_config,
-            make_structured_outputs_config(self.structured_outputs_config),
-            speculative_config,
-            draft[1],
-            lora_config,
+            observability_config=ObservabilityConfig(self.trace, self.disable_log_stats),
+            parallel_config=parallel_config,
+            structured_outputs_config=grammars,
+            speculative_config=speculative_config,
+            draft_model_config=draft_config,
+            lora_config=lora_config,
             seed=self.seed,
             max_logprobs=self.max_logprobs,
         )

@@ -53,21 +53,30 @@ class AsyncLLM:
     """
 
     def __init__(self, args: EngineArgs | None = None):
-        self.args = args = args or AsyncEngineArgs()
-        self.output_handler = handler = OutputHandler()
-        self._client = client = _client_class(args)(args, handler.on_outputs, handler.on_error)
+        args = args or AsyncEngineArgs()
+        handler = OutputHandler()
+        client = _client_class(args)(args, handler.on_outputs, handler.on_error)
         client.wait_until_ready()
+        self.args = args
+        self.output_handler = handler
+        self._client = client
         self.engine_core = client.engine_core  # None where it is out of reach
-        self.vllm_config, cache = client.vllm_config, client.kv_cache_config
-        self.kv_cache_config, self.model_config = cache, client.vllm_config.model_config
+        self.vllm_config = client.vllm_config
+        self.kv_cache_config = client.kv_cache_config
+        self.model_config = client.vllm_config.model_config
         self.max_model_len = self.vllm_config.scheduler_config.max_model_len
         self.input_processor = client.get_input_processor()
-        self.output_processor = handler.output_processor = OutputProcessor(self.tokenizer)
-        blocks = cache.num_blocks, cache.num_host_blocks
-        self.metrics = handler.metrics = [
-            EngineMetrics.from_config(self.vllm_config, *blocks)
+        self.output_processor = OutputProcessor(self.tokenizer)
+        self.metrics = [
+            EngineMetrics.from_config(
+                self.vllm_config,
+                num_gpu_blocks=self.kv_cache_config.num_blocks,
+                num_cpu_blocks=self.kv_cache_config.num_host_blocks,
+            )
             for _ in range(self.data_parallel_size)
         ]
+        handler.output_processor = self.output_processor
+        handler.metrics = self.metrics
         if not args.disable_log_stats:
             handler.stat_loggers = make_stat_loggers(self.metrics)
         handler.submit = client.submit
@@ -114,7 +123,12 @@ class AsyncLLM:
             EngineDeadError: if the engine has stopped.
         """
         collector = await self.add_request(
-            request_id, prompt, sampling_params, priority, lora_request, data_parallel_rank
+            request_id,
+            prompt,
+            sampling_params,
+            priority=priority,
+            lora_request=lora_request,
+            data_parallel_rank=data_parallel_rank,
         )
         try:
             finished = False
@@ -144,7 +158,12 @@ class AsyncLLM:
             ValueError, EngineDeadError: as ``generate``.
         """
         collector = await self.add_request(
-            request_id, prompt, pooling_params, priority, lora_request, data_parallel_rank
+            request_id,
+            prompt,
+            pooling_params,
+            priority=priority,
+            lora_request=lora_request,
+            data_parallel_rank=data_parallel_rank,
         )
         try:
             output = await collector.get()
@@ -166,7 +185,8 @@ class AsyncLLM:
         This waits only for the end of a request that had the same id. Returns the queue of its
         outputs: give it to ``release`` in the end.
         """
-        handler, size = self.output_handler, self.data_parallel_size
+        handler = self.output_handler
+        size = self.data_parallel_size
         handler.bind_to_loop()
         rank = data_parallel_rank
         if rank is not None and not (is_int(rank, 0) and rank < size):  # vLLM's sentence
@@ -336,23 +356,28 @@ class AsyncLLM:
         return await self.call("reset_prefix_cache")
 
     async def add_lora(self, lora_request: LoRARequest) -> bool:
-        """Read an adapter: see ``EngineCore.add_lora``."""
-        return await self.call("add_lora", lora_request)
+        """Read an adapter: see ``LoRARegistry.add``."""
+        return await self.call("loras.add", lora_request)
 
     async def remove_lora(self, lora_int_id: int) -> bool:
-        """Remove an adapter: see ``EngineCore.remove_lora``."""
-        return await self.call("remove_lora", lora_int_id)
+        """Remove an adapter: see ``LoRARegistry.remove``."""
+        return await self.call("loras.remove", lora_int_id)
 
     async def pin_lora(self, lora_int_id: int) -> bool:
-        """Keep an adapter where it is: see ``EngineCore.pin_lora``."""
-        return await self.call("pin_lora", lora_int_id)
+        """Keep an adapter where it is: see ``LoRARegistry.pin``."""
+        return await self.call("loras.pin", lora_int_id)
 
     async def list_loras(self) -> set[int]:
         """Ids of all adapters in host memory."""
-        return await self.call("list_loras")
+        return await self.call("loras.list_loras")
 
     async def call(self, method: str, *arguments):
-        """Call a method of the engine core between two steps. Returns or raises what it does."""
+        """Call a method of the engine core between two steps. Returns or raises what it does.
+
+        Args:
+            method: its name, or a part's, such as ``scheduler.has_unfinished_requests``.
+            arguments: its own; they must be picklable where the core has a process of its own.
+        """
         return await self._answer("call", method, arguments)
 
     async def _answer(self, kind: str, *arguments):

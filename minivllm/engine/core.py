@@ -9,22 +9,20 @@ from collections.abc import Iterable
 
 from minivllm.config import VllmConfig
 from minivllm.engine.core_outputs import EngineCoreOutputs, collect
+from minivllm.engine.core_parts import (
+    initialize_kv_caches,
+    make_drafter,
+    make_lora_registry,
+    make_scheduler,
+)
 from minivllm.engine.lora_registry import LoRARegistry
 from minivllm.executor.abstract import Executor
-from minivllm.kv.encoder_only import EncoderOnlyKVCacheManager
-from minivllm.kv.kv_cache_config import KVCacheConfig, get_kv_cache_config
-from minivllm.kv.manager import KVCacheManager
-from minivllm.lora.request import LoRARequest
 from minivllm.metrics.stats import SchedulerStats
 from minivllm.request import Request, RequestStatus, Sequence
-from minivllm.scheduling.async_scheduler import AsyncScheduler
 from minivllm.scheduling.checkpoint import Checkpoint
 from minivllm.scheduling.output import SchedulerOutput
-from minivllm.scheduling.scheduler import Scheduler
 from minivllm.scheduling.stats import make_stats
-from minivllm.spec_decode.proposer import Drafter
 from minivllm.structured_output.manager import StructuredOutputManager
-from minivllm.trace import Trace
 from minivllm.utils.gc_utils import freeze_libraries
 
 
@@ -49,104 +47,17 @@ class EngineCore:
         freeze_libraries()  # a step would wait for a fifth of a second now and then
         self.config = config
         self.structured_output_manager = structured_output_manager
+        # 1. Workers load the model. What memory they have left decides how many blocks there are.
         self.executor = (executor_class or Executor.get_class(config))(config)
-        cache, limits = config.cache_config, config.scheduler_config
-        self.kv_cache_config = self._initialize_kv_caches()
-        num_blocks = self.kv_cache_config.num_blocks
-        self.trace: Trace | None = None
-        if config.observability_config.trace:
-            self.trace = Trace(num_blocks, cache.block_size, limits.max_num_batched_tokens)
-        is_encoder = config.model_config.is_encoder_only
-        usual = EncoderOnlyKVCacheManager if is_encoder else KVCacheManager
-        kv_cache_manager_cls = cache.kv_cache_manager_cls or usual
-        kv_cache_manager = kv_cache_manager_cls(
-            num_blocks,
-            cache.block_size,
-            cache.enable_prefix_caching,
-            self.kv_cache_config.num_host_blocks,
-            self.trace,
-        )
-        scheduler_cls = AsyncScheduler if limits.async_scheduling else Scheduler
-        self.scheduler = scheduler_cls(limits, kv_cache_manager, self.trace)
-        self.loras: LoRARegistry | None = None
-        if config.lora_config is not None:
-            self.loras = LoRARegistry(config.lora_config, self.executor, self.scheduler)
-        self.drafter: Drafter | None = None
-        if config.speculative_config is not None:
-            self.drafter = Drafter(
-                config.speculative_config, limits.max_model_len, config.model_config.vocab_size
-            )
+        self.kv_cache_config = initialize_kv_caches(config, self.executor)
+        # 2. The scheduler knows these blocks by their ids alone: no tensor comes to this side.
+        self.scheduler = make_scheduler(config, self.kv_cache_config)
+        self.trace = self.scheduler.trace
+        # 3. Adapters, and guesses of next tokens, where the config asks for them.
+        self._loras = make_lora_registry(config, self.executor, self.scheduler)
+        self.drafter = make_drafter(config)
         self.to_draft_for: list[Sequence] = []  # those that the last step has given a token
         self._model_drafts: dict[str, list[int]] = {}  # and what a draft model says of them
-
-    def _initialize_kv_caches(self) -> KVCacheConfig:
-        """Decide how many blocks there are, and let the workers allocate them."""
-        kv_cache_config = get_kv_cache_config(
-            self.config.cache_config,
-            self.config.scheduler_config,
-            self.executor.get_kv_cache_specs(),
-            self.executor.determine_available_memory(),
-            self.config.device_config.device.type == "cpu",
-            self.executor.num_machines / self.config.parallel_config.data_parallel_size,
-        )
-        self.executor.initialize_from_config(kv_cache_config)
-        return kv_cache_config
-
-    def check_request(self, request: Request) -> None:
-        """Raise ``ValueError`` unless this request can be added and could run on its own."""
-        self.scheduler.check_request(request)
-        self.executor.check_request(request)
-        if request.lora_request is not None:
-            request.lora = self._loras.load_for(request)
-
-    def add_request(self, request: Request) -> None:
-        """Queue a request.
-
-        Raises:
-            ValueError: if it could never run; then nothing has changed.
-        """
-        if self.structured_output_manager is not None:
-            self.structured_output_manager.grammar_init(request)
-        self.check_request(request)  # its adapter is read now, so that no step can fail for it
-        self.scheduler.add_request(request)
-
-    def add_lora(self, lora_request: LoRARequest) -> bool:
-        """Read an adapter before a request needs it. False if that was done already.
-
-        Raises:
-            ValueError: if it cannot be read or does not fit; nothing has changed then.
-        """
-        return self._loras.add(lora_request)
-
-    def remove_lora(self, lora_int_id: int) -> bool:
-        """Remove an adapter; its requests go on with it. False if there is none."""
-        return self._loras.remove(lora_int_id)
-
-    def pin_lora(self, lora_int_id: int) -> bool:
-        """Keep an adapter in host memory and in its slot. Raises ``ValueError`` if it cannot be."""
-        return self._loras.pin(lora_int_id)
-
-    def list_loras(self) -> set[int]:
-        """Ids of all adapters in host memory."""
-        return self._loras.list_loras()
-
-    @property
-    def _loras(self) -> LoRARegistry:
-        if self.loras is None:
-            raise ValueError("there are no adapters: LoRA is not enabled (enable_lora=True).")
-        return self.loras
-
-    def abort_requests(self, request_ids: Iterable[str]) -> None:
-        """Abort requests and free their blocks. Unknown ids are ignored."""
-        self.scheduler.finish_requests(request_ids, RequestStatus.FINISHED_ABORTED)
-
-    def stop_sequences(self, sequences: Iterable[tuple[str, int]]) -> None:
-        """Finish sequences whose text holds a stop string, as a part of the last step.
-
-        Args:
-            sequences: request id and index of each. Those that are over are ignored.
-        """
-        self.scheduler.stop_sequences(sequences)
 
     def step(self) -> EngineCoreOutputs:
         """Run one step. If anything in it fails, all requests are computed again by later steps."""
@@ -162,12 +73,15 @@ class EngineCore:
                 self.fill_grammar_bitmask(scheduler_output)
             # 2. Run the model, and sample.
             output = self.executor.execute_model(scheduler_output)
+            # from here on requests change, and a checkpoint can take that back
             checkpoint = Checkpoint(self.scheduler.running)
             # 3. Append, fork, finish, free.
             updated = self.scheduler.update_from_output(scheduler_output, output)
-            self.to_draft_for, self._model_drafts = updated, output.draft_token_ids
+            self.to_draft_for = updated
+            self._model_drafts = output.draft_token_ids
             return collect(updated, output)
         except BaseException:
+            # also Ctrl-C: back to the checkpoint, or no request could be trusted any more
             self.to_draft_for = []
             self.scheduler.reset(checkpoint)
             raise
@@ -180,6 +94,36 @@ class EngineCore:
         """Set the bitmask of the tokens that grammars allow next."""
         if (manager := self.structured_output_manager) is not None:
             plan.grammar_output = manager.grammar_output(plan, self.scheduler.sequences)
+
+    def check_request(self, request: Request) -> None:
+        """Raise ``ValueError`` unless this request can be added and could run on its own."""
+        self.scheduler.check_request(request)
+        self.executor.check_request(request)
+        if request.lora_request is not None:
+            request.lora = self.loras.load_for(request)
+
+    def add_request(self, request: Request) -> None:
+        """Queue a request.
+
+        Raises:
+            ValueError: if it could never run; then nothing has changed.
+        """
+        if self.structured_output_manager is not None:
+            self.structured_output_manager.grammar_init(request)
+        # its adapter is read now: a file that is broken is this caller's error, not a step's
+        self.check_request(request)
+        self.scheduler.add_request(request)
+
+    @property
+    def loras(self) -> LoRARegistry:
+        """Adapters in host memory. Raises ``ValueError`` unless LoRA is enabled."""
+        if self._loras is None:
+            raise ValueError("there are no adapters: LoRA is not enabled (enable_lora=True).")
+        return self._loras
+
+    def abort_requests(self, request_ids: Iterable[str]) -> None:
+        """Abort requests and free their blocks. Unknown ids are ignored."""
+        self.scheduler.finish_requests(request_ids, RequestStatus.FINISHED_ABORTED)
 
     def shutdown(self) -> None:
         """End the workers. A second call does nothing."""

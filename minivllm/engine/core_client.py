@@ -112,9 +112,9 @@ class ThreadClient(CoreClient):
 
     def __init__(self, args: EngineArgs, on_outputs: OnOutputs, on_error: OnError):
         self._inbox = Inbox()
-        self._made = made = Future[tuple[EngineCore, InputProcessor]]()
+        self._made = Future[tuple[EngineCore, InputProcessor]]()
         self._thread = threading.Thread(
-            target=_run_thread, args=(args, made, self._inbox, on_outputs, on_error),
+            target=_run_thread, args=(args, self._made, self._inbox, on_outputs, on_error),
             name="minivllm-engine", daemon=True,
         )  # fmt: skip
         self._thread.start()
@@ -126,7 +126,8 @@ class ThreadClient(CoreClient):
             self.shutdown()
             raise
         self.engine_core = core
-        self.vllm_config, self.kv_cache_config = core.config, core.kv_cache_config
+        self.vllm_config = core.config
+        self.kv_cache_config = core.kv_cache_config
 
     def get_input_processor(self) -> InputProcessor:
         return self._input_processor

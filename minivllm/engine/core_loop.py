@@ -9,18 +9,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any
 
 from minivllm.engine.core import EngineCore
 from minivllm.engine.core_outputs import EngineCoreOutputs
 from minivllm.request import Request
-from minivllm.scheduling.progress import LivelockError, make_progress
+from minivllm.scheduling.livelock import LivelockError, make_progress
 from minivllm.trace import Trace
 
 STOP = ("stop",)  # the message that ends the loop
 TRACE_STEPS = 1000  # the last steps, which a trace keeps that is not followed
 # A policy may wait for time to pass, or for another request. Meanwhile it is asked every 10 ms.
-_PATIENCE, _ASK_AGAIN = 1.0, 0.01  # seconds
+_PATIENCE = 1.0  # seconds until waiting requests are refused
+_ASK_AGAIN = 0.01
 
 
 class EngineCoreLoop:
@@ -29,8 +31,9 @@ class EngineCoreLoop:
     Messages are tuples: ``("add", request)``, ``("abort", request_ids)``,
     ``("stop_sequences", sequences)``, ``("pause",)``, ``("resume", number, num_steps)``,
     ``("follow",)`` (from now on outputs bring the trace's records),
-    ``("call", number, method, arguments)``, ``("refuse", kind, id or number, error)`` (in place of
-    one that could not be read) and ``STOP``. A number is that of the answer.
+    ``("call", number, method, arguments)`` (a method of the core, or of a part: ``"loras.add"``),
+    ``("refuse", kind, id or number, error)`` (in place of one that could not be read) and
+    ``STOP``. A number is that of the answer.
 
     Args:
         core: the engine core; only ``run`` uses it.
@@ -145,7 +148,7 @@ class EngineCoreLoop:
     def _on_stop_sequences(
         self, outputs: EngineCoreOutputs, sequences: list[tuple[str, int]]
     ) -> None:
-        self.core.stop_sequences(sequences)
+        self.core.scheduler.stop_sequences(sequences)
         outputs.stopped_req_ids += [request_id for request_id, _ in sequences]
 
     def _on_pause(self, outputs: EngineCoreOutputs) -> None:
@@ -153,7 +156,9 @@ class EngineCoreLoop:
         self._pause(outputs)
 
     def _pause(self, outputs: EngineCoreOutputs) -> None:
-        self._paused, self._steps_left, self._stuck_since = True, None, None
+        self._paused = True
+        self._steps_left = None
+        self._stuck_since = None
         self._answer_resumed(outputs)
 
     def _on_resume(self, outputs: EngineCoreOutputs, number: int, num_steps: int | None) -> None:
@@ -175,6 +180,6 @@ class EngineCoreLoop:
     ) -> None:
         self._end_in_flight(outputs)
         try:
-            outputs.utility_outputs.append((number, getattr(self.core, method)(*arguments)))
+            outputs.utility_outputs.append((number, attrgetter(method)(self.core)(*arguments)))
         except Exception as error:  # it goes to the caller, and the core goes on
             outputs.utility_outputs.append((number, error))

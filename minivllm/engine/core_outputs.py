@@ -59,23 +59,26 @@ def collect(updated: list[Sequence], output: ModelRunnerOutput) -> EngineCoreOut
         output: of the same step.
     """
     rank: dict[str, int] = {}  # by request id: beams so far
-    outputs, pooled = [], output.pooler_output
+    outputs = []
+    pooled = output.pooler_output
     for seq in updated:
         request = seq.request
         found = EngineCoreOutput(
             request.request_id,
             seq.index,
             output.sampled_token_ids.get(seq.seq_id, []),
-            output.logprobs.get(seq.seq_id),
-            seq.status.finish_reason,
-            seq.stop_reason,
-            request.num_cached_tokens,
-            request.metrics.first_scheduled_time,
-            request.num_preemptions,
+            new_logprobs=output.logprobs.get(seq.seq_id),
+            finish_reason=seq.status.finish_reason,
+            stop_reason=seq.stop_reason,
+            num_cached_tokens=request.num_cached_tokens,
+            first_scheduled_time=request.metrics.first_scheduled_time,
+            num_preemptions=request.num_preemptions,
         )
         if request.beam_params is not None:
-            found.index = rank[request.request_id] = rank.get(request.request_id, -1) + 1
-            found.new_token_ids, found.new_logprobs = seq.output_token_ids, None
+            found.index = rank.get(request.request_id, -1) + 1
+            rank[request.request_id] = found.index
+            found.new_token_ids = seq.output_token_ids
+            found.new_logprobs = None
             found.cumulative_logprob = seq.cumulative_logprob
         if pooled:
             found.pooling_output = pooled[seq.seq_id]

@@ -93,7 +93,9 @@ class FastStream(TokenStream):
             return ""
         if self._begun:
             piece = self._new(piece)
-        self._before, self._pending, self._begun = self._pending, [], ""
+        self._before = self._pending
+        self._pending = []
+        self._begun = ""
         return piece
 
     def _decode(self, token_ids: list[int]) -> str:
@@ -120,7 +122,9 @@ class SlowStream(TokenStream):
         piece = self.rest()
         if not piece or piece.endswith(BROKEN):
             return ""
-        self._before, self._pending, self._begun = self._pending, [], ""
+        self._before = self._pending
+        self._pending = []
+        self._begun = ""
         return piece
 
     def _decode(self, token_ids: list[int]) -> str:

@@ -97,14 +97,21 @@ class InputProcessor:
     @classmethod
     def from_config(cls, config: VllmConfig) -> InputProcessor:
         """Make the processor of an engine with this configuration, without the engine itself."""
-        model, directory = config.model_config, config.load_config.tokenizer_directory
+        model = config.model_config
+        directory = config.load_config.tokenizer_directory
         tokenizer = None if directory is None else load_tokenizer(directory)
         manager = StructuredOutputManager(
             tokenizer, model.vocab_size, model.eos_token_ids, config.structured_outputs_config
         )
-        max_model_len = config.scheduler_config.max_model_len
-        rest = config.max_logprobs, manager, config.lora_config is not None
-        return cls(tokenizer, model, config.seed, max_model_len, *rest)
+        return cls(
+            tokenizer,
+            model,
+            seed=config.seed,
+            max_model_len=config.scheduler_config.max_model_len,
+            max_logprobs=config.max_logprobs,
+            structured_output_manager=manager,
+            enable_lora=config.lora_config is not None,
+        )
 
     def make_request(
         self,
@@ -147,7 +154,8 @@ class InputProcessor:
         if isinstance(params, PoolingParams):
             pooling_params = params.completed(self.model_config)
             return Request(request_id, token_ids, None, pooling_params=pooling_params, **common)
-        beam_params, eos_token_ids = None, self._own_eos()
+        beam_params = None
+        eos_token_ids = self._own_eos()
         if isinstance(params, BeamSearchParams):
             beam_params = replace(params)  # the caller's may change while this waits
             if not params._ends_at_own_eos:
@@ -217,7 +225,8 @@ class InputProcessor:
             check(ok, f"every id in {name}", token_id, f"an integer from 0 to {vocab_size - 1}")
 
     def _check_logprobs(self, params: SamplingParams) -> None:
-        vocab_size, limit = self.model_config.vocab_size, self.max_logprobs
+        vocab_size = self.model_config.vocab_size
+        limit = self.max_logprobs
         few = 0 <= limit < vocab_size
         allowed = f"max_logprobs={limit}" if few else f"{vocab_size}, the whole vocabulary"
         for name in ("logprobs", "prompt_logprobs"):
@@ -289,7 +298,8 @@ class InputProcessor:
         salt = prompt.get("cache_salt")
         ok = salt is None or (is_text(salt) and salt != "")
         check(ok, "cache_salt", salt, "a non-empty string without lone surrogates")
-        text, ids = prompt.get("prompt"), prompt.get("prompt_token_ids")
+        text = prompt.get("prompt")
+        ids = prompt.get("prompt_token_ids")
         if ids is not None:
             check(isinstance(ids, (list, tuple)), "prompt_token_ids", ids, "a list of integers")
             ok = text is None or is_text(text)

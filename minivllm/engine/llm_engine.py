@@ -117,7 +117,12 @@ class LLMEngine:
             ValueError: if it cannot be run; nothing has changed and the others go on.
         """
         request = self.input_processor.make_request(
-            request_id, prompt, params, arrival_time, priority, lora_request
+            request_id,
+            prompt,
+            params,
+            arrival_time=arrival_time,
+            priority=priority,
+            lora_request=lora_request,
         )
         self.submit(request)
 
@@ -141,7 +146,7 @@ class LLMEngine:
         processed = self.output_processor.process_outputs(core_outputs)
         # 3. End the sequences whose text holds a stop string.
         if processed.stopped:
-            self.engine_core.stop_sequences(processed.stopped)
+            self.engine_core.scheduler.stop_sequences(processed.stopped)
         # 4. Count.
         stats = make_stats(self.engine_core.scheduler)
         self.metrics.record(stats, processed.iteration_stats)
@@ -162,22 +167,6 @@ class LLMEngine:
         check(ok, "request_id", request_id, "a string or a list of strings")
         self.engine_core.abort_requests(ids)
         return self.output_processor.abort_requests(ids)
-
-    def add_lora(self, lora_request: LoRARequest) -> bool:
-        """Read an adapter: see ``EngineCore.add_lora``."""
-        return self.engine_core.add_lora(lora_request)
-
-    def remove_lora(self, lora_int_id: int) -> bool:
-        """Remove an adapter: see ``EngineCore.remove_lora``."""
-        return self.engine_core.remove_lora(lora_int_id)
-
-    def pin_lora(self, lora_int_id: int) -> bool:
-        """Keep an adapter where it is: see ``EngineCore.pin_lora``."""
-        return self.engine_core.pin_lora(lora_int_id)
-
-    def list_loras(self) -> set[int]:
-        """Ids of all adapters in host memory."""
-        return self.engine_core.list_loras()
 
     def reset_prefix_cache(self) -> bool:
         """Empty the prefix cache. Refuses (False) while any block is in use."""

@@ -9,7 +9,9 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from minivllm.outputs import RequestOutput
+from minivllm.outputs import PoolingRequestOutput, RequestOutput
+
+Output = RequestOutput | PoolingRequestOutput | Exception
 
 
 class OutputQueue(Protocol):
@@ -19,7 +21,7 @@ class OutputQueue(Protocol):
     has failed.
     """
 
-    def put(self, output: Any) -> None: ...
+    def put(self, output: Output) -> None: ...
 
 
 class RequestOutputCollector:
@@ -39,14 +41,15 @@ class RequestOutputCollector:
         self.on_put: Callable[[RequestOutputCollector], None] | None = None
         self._delta = delta
         self._begun = False
-        self._first: Any = None  # until it is read
-        self._pending: Any = None  # the outputs after it, merged
+        self._first: Output | None = None  # until it is read
+        self._pending: Output | None = None  # the outputs after it, merged
 
-    def put(self, output: Any) -> None:
+    def put(self, output: Output) -> None:
         """Put an output: a DELTA is joined to the one not yet read, any other replaces it."""
         pending = self._pending if self._delta else None
         if self._delta and not self._begun:
-            self._first, self._begun = output, True
+            self._first = output
+            self._begun = True
         elif isinstance(pending, RequestOutput) and isinstance(output, RequestOutput):
             pending.add(output)
         else:
@@ -56,9 +59,11 @@ class RequestOutputCollector:
 
     def get_nowait(self) -> Any:
         """Return the next output, if one is there. Raises an exception that was put."""
-        output, self._first = self._first, None
+        output = self._first
+        self._first = None
         if output is None:
-            output, self._pending = self._pending, None
+            output = self._pending
+            self._pending = None
         if isinstance(output, Exception):
             raise output
         return output

@@ -49,7 +49,8 @@ class OutputHandler:
     def add_call(self) -> tuple[int, asyncio.Future]:
         """Return a number for a call of the core, and the future of its result."""
         self.bind_to_loop()
-        number, future = next(self._numbers), asyncio.get_running_loop().create_future()
+        number = next(self._numbers)
+        future = asyncio.get_running_loop().create_future()
         self._calls[number] = future
         return number, future
 
@@ -99,7 +100,8 @@ class OutputHandler:
 
     def _process(self, outputs: EngineCoreOutputs) -> None:
         """Put the outputs of a turn into their requests' queues, and count."""
-        processor, stats = self.output_processor, outputs.scheduler_stats
+        processor = self.output_processor
+        stats = outputs.scheduler_stats
         metrics = self.metrics[outputs.engine_index]
         assert stats is not None, "the loop has set it"
         for request_id in outputs.stopped_req_ids:

@@ -10,22 +10,28 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
-from typing import Any
 
 from minivllm.config import VllmConfig
 from minivllm.engine.core import EngineCore
 from minivllm.engine.core_outputs import EngineCoreOutputs, collect
+from minivllm.executor.abstract import Executor
 from minivllm.request import Sequence
 from minivllm.scheduling.batch_queue import BatchQueue
 from minivllm.scheduling.checkpoint import Checkpoint
 from minivllm.scheduling.output import ModelRunnerOutput, SchedulerOutput
+from minivllm.structured_output.manager import StructuredOutputManager
 
 
 class PipelineEngineCore(EngineCore):
     """An engine core that makes a plan before the tokens of the last one are known."""
 
-    def __init__(self, config: VllmConfig, *args: Any, **kwargs: Any):
-        super().__init__(config, *args, **kwargs)
+    def __init__(
+        self,
+        config: VllmConfig,
+        executor_class: type[Executor] | None = None,
+        structured_output_manager: StructuredOutputManager | None = None,
+    ):
+        super().__init__(config, executor_class, structured_output_manager)
         self.batch_queue = BatchQueue(self.scheduler, config.max_concurrent_batches)
 
     def step(self) -> EngineCoreOutputs:
@@ -103,6 +109,7 @@ def tell_tokens(plan: SchedulerOutput, sequences: Mapping[str, Sequence]) -> Non
         sequences: those in it, by id.
     """
     for seq_id, num_new in plan.num_scheduled_tokens.items():
-        seq, start = sequences[seq_id], plan.num_computed_tokens[seq_id]
+        seq = sequences[seq_id]
+        start = plan.num_computed_tokens[seq_id]
         if start + num_new > seq.num_prompt_tokens:
             plan.new_token_ids[seq_id] = seq.token_ids[start : start + num_new]

@@ -69,5 +69,10 @@ class PoolingRequestState:
     def make_output(self, now: float) -> PoolingRequestOutput[PoolingOutput]:
         """The request's only output, at its end."""
         hit = 0 if self._last is None else self._last.num_cached_tokens
-        output, ids = PoolingOutput(self._data), list(self.prompt_token_ids)
-        return PoolingRequestOutput(self.request_id, output, ids, hit or 0, finished=True)
+        return PoolingRequestOutput(
+            self.request_id,
+            PoolingOutput(self._data),
+            list(self.prompt_token_ids),
+            num_cached_tokens=hit or 0,
+            finished=True,
+        )

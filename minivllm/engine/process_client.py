@@ -18,6 +18,7 @@ from multiprocessing.util import Finalize
 
 import torch
 
+from minivllm import envs
 from minivllm.engine.arg_utils import EngineArgs
 from minivllm.engine.core_client import CoreClient, Inbox, OnError, OnOutputs, make_core
 from minivllm.engine.core_loop import STOP, EngineCoreLoop
@@ -47,7 +48,8 @@ class ProcessClient(CoreClient):
         on_error: OnError,
         data_parallel_rank: int = 0,
     ):
-        self._on_outputs, self._on_error = on_outputs, on_error
+        self._on_outputs = on_outputs
+        self._on_error = on_error
         context = multiprocessing.get_context("spawn")
         self._pipe, other = context.Pipe()
         self._process = context.Process(target=_run_process, args=(other, args, data_parallel_rank))
@@ -163,10 +165,12 @@ def _take_share(args: EngineArgs, data_parallel_rank: int) -> None:
     Raises:
         ValueError: if there are not enough GPUs for all replicas.
     """
-    replicas, num_gpus = args.data_parallel_size, torch.cuda.device_count()
+    replicas = args.data_parallel_size
+    num_gpus = torch.cuda.device_count()
     size = args.tensor_parallel_size * args.pipeline_parallel_size
     torch.set_num_threads(max(1, torch.get_num_threads() // replicas))
-    is_elsewhere = args.device == "cpu" or args.distributed_executor_backend == "ray"
+    device = envs.device() if args.device == "auto" else args.device
+    is_elsewhere = device == "cpu" or args.distributed_executor_backend == "ray"
     if num_gpus >= size and not is_elsewhere:  # with fewer, an engine says so itself
         allowed = f"at most {num_gpus // size} with {num_gpus} GPUs and {size} for each engine"
         check(replicas * size <= num_gpus, "data_parallel_size", replicas, allowed)

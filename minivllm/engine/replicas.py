@@ -38,7 +38,8 @@ class Replicas(CoreClient):
 
     def __init__(self, args: EngineArgs, on_outputs: OnOutputs, on_error: OnError):
         check(not args.trace, "trace", True, "False with several engines: a trace is of one")
-        self._on_outputs, self._on_error = on_outputs, on_error
+        self._on_outputs = on_outputs
+        self._on_error = on_error
         self._lock = threading.Lock()  # one thread for each engine comes here
         self._calls: dict[int, str] = {}  # their methods, by number
         self._answers: dict[int, dict[int, Any]] = defaultdict(dict)  # so far, by number and engine
@@ -62,7 +63,8 @@ class Replicas(CoreClient):
             self.shutdown(timeout=0)
             raise
         first = self.clients[0]
-        self.vllm_config, self.kv_cache_config = first.vllm_config, first.kv_cache_config
+        self.vllm_config = first.vllm_config
+        self.kv_cache_config = first.kv_cache_config
 
     def get_input_processor(self) -> InputProcessor:
         return self.clients[0].get_input_processor()
@@ -133,7 +135,7 @@ class Replicas(CoreClient):
 
 
 def _joined(method: str, values: list[Any]) -> Any:
-    """One answer to a call, of those of all engines: an error, if one has raised it.
+    """Join the engines' answers to one call; the first error counts.
 
     An adapter is loaded where its requests are. So engines have different ones, and one that any of
     them had is gone when it is removed.
@@ -142,7 +144,7 @@ def _joined(method: str, values: list[Any]) -> Any:
     if errors:
         return errors[0]
     if isinstance(values[0], set):
-        return set().union(*values)
+        return {each for value in values for each in value}
     if isinstance(values[0], bool):
         return all(values) if method == "reset_prefix_cache" else any(values)
     return values[0]

@@ -101,8 +101,10 @@ class RequestState:
 
     def finished_stats(self, now: float) -> FinishedRequestStats:
         """Make the FinishedRequestStats of a request that has just finished."""
-        times, params = self.metrics, self.params
-        first, last = times.first_token_time or now, times.last_token_time or now
+        times = self.metrics
+        params = self.params
+        first = times.first_token_time or now
+        last = times.last_token_time or now
         begun = times.first_scheduled_time or first
         sequences = self.samples if self.beams is None else self.beams
         lengths = [len(sequence.token_ids) for sequence in sequences]
@@ -131,7 +133,8 @@ class RequestState:
 
     def make_output(self, now: float) -> RequestOutput | None:
         """The request's next output; None for FINAL_ONLY before the end."""
-        kind, finished = self.params.output_kind, self.num_unfinished == 0
+        kind = self.params.output_kind
+        finished = self.num_unfinished == 0
         delta = kind is RequestOutputKind.DELTA
         if self.beams is not None:
             finished = all(beam.finish_reason is not None for beam in self.beams)
@@ -163,7 +166,8 @@ class RequestState:
     def _prompt_logprobs(self, delta: bool) -> list[dict[int, Logprob] | None] | None:
         """Prompt logprobs: an entry per prompt token, None for the first; DELTA sends them once."""
         if self.prompt_logprobs is None:
-            known, prompt = self.prompt_positions, self.prompt_token_ids
+            known = self.prompt_positions
+            prompt = self.prompt_token_ids
             self.prompt_logprobs = [
                 as_dict(known[i], self.tokenizer, prompt[max(0, i - 3) : i]) if i in known else None
                 for i in range(len(prompt))
@@ -191,7 +195,8 @@ class SampleState:
         self.sum_of_logprobs = 0.0  # of those that are asked for
         self.finish_reason: str | None = None
         self.stop_reason: int | str | None = None
-        self.num_tokens_sent = self.num_chars_sent = 0
+        self.num_tokens_sent = 0
+        self.num_chars_sent = 0
         self.end_is_sent = False
 
     def add(self, output: EngineCoreOutput) -> bool:
@@ -209,9 +214,11 @@ class SampleState:
                 if stop_string is not None:
                     break
         if stop_string is not None:
-            self.finish_reason, self.stop_reason = "stop", stop_string
+            self.finish_reason = "stop"
+            self.stop_reason = stop_string
         else:
-            self.finish_reason, self.stop_reason = output.finish_reason, output.stop_reason
+            self.finish_reason = output.finish_reason
+            self.stop_reason = output.stop_reason
         return stop_string is not None and output.finish_reason is None
 
     @property
@@ -221,10 +228,20 @@ class SampleState:
 
     def completion(self, delta: bool) -> CompletionOutput:
         """Make a CompletionOutput: of the whole sample, or of the part that was not sent yet."""
-        text = self._text()
+        # 1. The final part of the text; all of it at the end.
+        finished = self.finish_reason is not None
+        text = ""
+        if self.detokenizer is not None:
+            if finished and not self.detokenizer.finished:
+                self._finish_text(self.detokenizer)
+            text = self.detokenizer.text
+            if self.params.stop_strings:
+                text = self.detokenizer.streamable(finished)
+        # 2. From here on it counts as sent.
         chars, tokens = (self.num_chars_sent, self.num_tokens_sent) if delta else (0, 0)
-        self.num_chars_sent, self.num_tokens_sent = len(text), len(self.token_ids)
-        self.end_is_sent = self.finish_reason is not None
+        self.num_chars_sent = len(text)
+        self.num_tokens_sent = len(self.token_ids)
+        self.end_is_sent = finished
         return CompletionOutput(
             index=self.index,
             text=text[chars:],
@@ -235,17 +252,12 @@ class SampleState:
             stop_reason=self.stop_reason,
         )
 
-    def _text(self) -> str:
-        """The final part of the text; all of it at the end."""
-        detokenizer, finished = self.detokenizer, self.finish_reason is not None
-        if detokenizer is None:
-            return ""
-        if finished and not detokenizer.finished:
-            by_token = self.finish_reason == "stop" and not detokenizer.stopped
-            if by_token and self.params.include_stop_str_in_output:
-                detokenizer.append(self.token_ids[-1])
-            detokenizer.finish()
-        return detokenizer.streamable(finished) if self.params.stop_strings else detokenizer.text
+    def _finish_text(self, detokenizer: Detokenizer) -> None:
+        """Let the text have its end: characters that were held back, and maybe the last token."""
+        by_token = self.finish_reason == "stop" and not detokenizer.stopped
+        if by_token and self.params.include_stop_str_in_output:
+            detokenizer.append(self.token_ids[-1])
+        detokenizer.finish()
 
 
 class BeamState:
@@ -258,7 +270,8 @@ class BeamState:
 
     def completion(self, tokenizer, params: BeamSearchParams) -> CompletionOutput:
         """The whole beam as a CompletionOutput: a fork may have replaced its past."""
-        token_ids, text = self.token_ids, ""
+        token_ids = self.token_ids
+        text = ""
         if tokenizer is not None:
             stopped = self.finish_reason == "stop"
             whole = stopped and params.include_stop_str_in_output

@@ -45,7 +45,8 @@ def detect_content_format(chat_template: str) -> str:
 
 def _messages(root: nodes.Template) -> set[str]:
     """Names of single messages: variables of loops over ``messages``, or over a part of them."""
-    lists, known = {"messages"}, 0
+    lists = {"messages"}
+    known = 0
     while len(lists) > known:  # {% set rest = messages[1:] %}, and names made from it
         known = len(lists)
         for assignment in root.find_all(nodes.Assign):

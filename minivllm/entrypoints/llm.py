@@ -25,7 +25,7 @@ from minivllm.metrics.reader import Metric
 from minivllm.outputs import BeamSearchOutput, BeamSearchSequence, CompletionOutput, RequestOutput
 from minivllm.request import Request
 from minivllm.sampling_params import BeamSearchParams, RequestOutputKind, SamplingParams
-from minivllm.scheduling.progress import make_progress
+from minivllm.scheduling.livelock import make_progress
 from minivllm.trace import Trace
 from minivllm.utils.validation import check, check_names, is_int
 from minivllm.utils.vllm_arguments import check_default, without_defaults
@@ -245,14 +245,15 @@ class LLM(PoolingMixin):
     def _with_prompt(
         self, output: RequestOutput, found: CompletionOutput, params: BeamSearchParams
     ) -> BeamSearchSequence:
-        tokens, tokenizer = [*output.prompt_token_ids, *found.token_ids], self.get_tokenizer()
+        tokens = [*output.prompt_token_ids, *found.token_ids]
+        tokenizer = self.get_tokenizer()
         skip = params.skip_special_tokens
         return BeamSearchSequence(
             tokens,
             "" if tokenizer is None else tokenizer.decode(tokens, skip_special_tokens=skip),
-            found.cumulative_logprob or 0.0,
-            found.finish_reason,
-            found.stop_reason,
+            cum_logprob=found.cumulative_logprob or 0.0,
+            finish_reason=found.finish_reason,
+            stop_reason=found.stop_reason,
         )
 
     def profile_memory(self) -> MemoryProfile:
@@ -284,7 +285,8 @@ class LLM(PoolingMixin):
         self, prompts, params, priority, lora_request, tokenization_kwargs=None
     ) -> list[Request]:
         """One request per prompt, all of them checked; the engine knows nothing of them yet."""
-        prompts, engine = _as_list(prompts), self.llm_engine
+        prompts = _as_list(prompts)
+        engine = self.llm_engine
         how = TruncationParams(do_lower_case=engine.model_config.do_lower_case)
         how = how.with_kwargs(tokenization_kwargs, engine.max_model_len)
         params = params if isinstance(params, (list, tuple)) else [params] * len(prompts)
@@ -305,7 +307,8 @@ class LLM(PoolingMixin):
                 "the same."
             )
         loras = [lora_request] * len(prompts) if loras is None else loras
-        requests, number = [], self._num_requests
+        requests = []
+        number = self._num_requests
         each = zip(prompts, params, priority, loras, strict=True)
         for index, (prompt, one, rank, lora) in enumerate(each):
             try:

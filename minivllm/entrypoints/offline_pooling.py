@@ -170,7 +170,8 @@ class PoolingMixin:
         """
         check_use_tqdm(use_tqdm)
         self._check_runner("score", "pooling")
-        model_config, engine = self.llm_engine.model_config, self.llm_engine
+        engine = self.llm_engine
+        model_config = engine.model_config
         scorer = make_scorer(self.get_tokenizer(), model_config, engine.max_model_len)
         queries, documents = check_pairs(data_1, data_2)
         ok = truncate_prompt_tokens is None or is_int(truncate_prompt_tokens, -1)
@@ -179,11 +180,13 @@ class PoolingMixin:
         check(ok, "truncate_prompt_tokens", truncate_prompt_tokens, allowed)
         pooling_params = _with_task(pooling_params or PoolingParams(), None)
         extra = pooling_params.extra_kwargs or {}
-        limits = [extra.get(f"max_tokens_per_{name}", 0) for name in ("query", "doc")]
+        truncation = TruncationParams(
+            truncate_prompt_tokens,
+            max_tokens_per_query=extra.get("max_tokens_per_query", 0),
+            max_tokens_per_doc=extra.get("max_tokens_per_doc", 0),
+        )
         how = ScoringParams(
-            TruncationParams(truncate_prompt_tokens, None, *limits).with_kwargs(
-                tokenization_kwargs, engine.max_model_len
-            ),
+            truncation.with_kwargs(tokenization_kwargs, engine.max_model_len),
             load_chat_template(chat_template),
             extra.get("chat_template_kwargs"),
         )

@@ -39,7 +39,8 @@ def collect_outputs(
         return {output.request_id: output for output in outputs}
     found: dict[str, Any] = {}
     bar = _make_bar(use_tqdm if callable(use_tqdm) else tqdm, total)
-    tokens_in = tokens_out = 0
+    tokens_in = 0
+    tokens_out = 0
     try:
         for output in outputs:
             found[output.request_id] = output

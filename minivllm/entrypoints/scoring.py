@@ -31,14 +31,14 @@ class BiEncoder(Scorer):
         return cosine_similarity(query, document, dim=0)
 
     def _prompts(self, queries, documents, pooling, how):
-        limits, prompts = how.truncation, []
+        limits = how.truncation
+        prompts = []
         for texts, most in (
             (queries, limits.max_tokens_per_query),
             (documents, limits.max_tokens_per_doc),
         ):
-            lower = (
-                limits.do_lower_case or self.model_config.do_lower_case
-            )  # a cross-encoder reads texts as they are
+            # only here: a cross-encoder reads texts as they are
+            lower = limits.do_lower_case or self.model_config.do_lower_case
             alone = replace(limits, max_tokens_per_query=most, do_lower_case=lower)
             for text in texts:
                 ids, _ = encode_texts(self.tokenizer, [text], alone, self.max_model_len)
@@ -46,7 +46,8 @@ class BiEncoder(Scorer):
         return prompts
 
     def scores(self, outputs, num_queries):
-        queries, documents = outputs[:num_queries], outputs[num_queries:]
+        queries = outputs[:num_queries]
+        documents = outputs[num_queries:]
         if num_queries == 1:
             queries = queries * len(documents)
         pad = self.tokenizer.pad_token_id
@@ -54,9 +55,9 @@ class BiEncoder(Scorer):
         return [
             ScoringRequestOutput(
                 f"{query.request_id}_{document.request_id}",
-                self._score(query.outputs, document.outputs),
-                query.prompt_token_ids + between + document.prompt_token_ids,
-                query.num_cached_tokens + document.num_cached_tokens,
+                outputs=self._score(query.outputs, document.outputs),
+                prompt_token_ids=query.prompt_token_ids + between + document.prompt_token_ids,
+                num_cached_tokens=query.num_cached_tokens + document.num_cached_tokens,
                 finished=True,
             )
             for query, document in zip(queries, documents, strict=True)
@@ -93,7 +94,8 @@ class CrossEncoder(Scorer):
         ]
 
     def _prompt(self, query, document, pooling, how) -> Prompt:
-        limits, text = how.truncation, None
+        limits = how.truncation
+        text = None
         if how.chat_template is not None or not self._separates:
             query = self._cut(query, limits.max_tokens_per_query)
             document = self._cut(document, limits.max_tokens_per_doc)

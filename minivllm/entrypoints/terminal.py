@@ -17,7 +17,8 @@ from minivllm.sampling_params import RequestOutputKind, SamplingParams
 def run_generate(prompts: list[str], model: str | None, params: dict) -> None:
     """Complete each prompt and print it with its completion."""
     sampling = SamplingParams(**params)
-    llm, console = LLM(model), Console(highlight=False, emoji=False)
+    llm = LLM(model)
+    console = Console(highlight=False, emoji=False)
     for output in llm.generate(prompts, sampling):
         text = f"[bold]{escape(output.prompt or '')}[/]{escape(output.outputs[0].text)}"
         console.print(text, soft_wrap=True)

@@ -50,7 +50,8 @@ class TruncationParams:
         Raises:
             ValueError: for a value that cannot be, and for padding.
         """
-        name, given = "tokenization_kwargs", tokenization_kwargs
+        name = "tokenization_kwargs"
+        given = tokenization_kwargs
         ok = given is None or (isinstance(given, dict) and all(map(is_text, given)))
         check(ok, name, given, "a dict of options for the tokenizer, or None")
         given = dict(given or {})
@@ -68,10 +69,11 @@ class TruncationParams:
         ignored = {key: value for key, value in given.items() if not _is_known(key, value)}
         if ignored:
             logger.warning("These tokenization_kwargs are ignored, as in vLLM: %s", shown(ignored))
-        keep, side = how["truncate_prompt_tokens"], how["truncation_side"]
+        keep = how["truncate_prompt_tokens"]
         ok = keep is None or (is_int(keep, -1) and keep <= max_model_len)
         allowed = f"None, or from -1 to max_model_len={max_model_len}"
         check(ok, "truncate_prompt_tokens", keep, allowed)
+        side = how["truncation_side"]
         ok = side is None or is_one_of(side, ("left", "right"))
         check(ok, "truncation_side", side, "'left', 'right' or None")
         for field in ("add_special_tokens", "do_lower_case"):
@@ -93,9 +95,8 @@ class TruncationParams:
 
 
 _OPTIONS = ("truncate_prompt_tokens", "truncation_side", "add_special_tokens", "do_lower_case")
-_TAKEN: dict[
-    str, tuple[Any, ...]
-] = {  # by with_kwargs, which says what each means; the last is of no use here
+# Taken by with_kwargs, which says what each means; the last is of no use here.
+_TAKEN: dict[str, tuple[Any, ...]] = {
     "truncation": (True, False, None, "longest_first", "do_not_truncate"),
     "padding": (False, None, "do_not_pad"),
     "pad_prompt_tokens": (None,),
@@ -127,7 +128,8 @@ def tokenized(prompt: Any, tokenizer: Any, how: TruncationParams, max_model_len:
         prompt = {"prompt_token_ids": prompt}
     if not isinstance(prompt, dict):
         return prompt
-    ids, text = prompt.get("prompt_token_ids"), prompt.get("prompt")
+    ids = prompt.get("prompt_token_ids")
+    text = prompt.get("prompt")
     if isinstance(ids, (list, tuple)):
         return prompt | {"prompt_token_ids": how.cut(list(ids), max_model_len, tokenizer)}
     if ids is not None or tokenizer is None or text is None or not is_text(text):
@@ -157,7 +159,8 @@ def encode_texts(
     fast = _unlimited(tokenizer.backend_tokenizer)
     texts = [text.lower() for text in texts] if truncation.do_lower_case else texts
     parts = [fast.encode(text, add_special_tokens=False) for text in texts]
-    special, side = truncation.add_special_tokens, _side(tokenizer)
+    special = truncation.add_special_tokens
+    side = _side(tokenizer)
     limits = (truncation.max_tokens_per_query, truncation.max_tokens_per_doc)
     for part, limit in zip(parts, limits, strict=False):
         if limit:

@@ -7,15 +7,17 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection
+from concurrent.futures import Future
 from functools import partial
 from importlib import import_module
 from operator import itemgetter
-from typing import Any
+from typing import Any, Literal, overload
 
 from minivllm.config import VllmConfig
 from minivllm.executor.exceptions import EngineDeadError
 from minivllm.executor.futures import LazyFuture
 from minivllm.kv.kv_cache_config import KVCacheConfig
+from minivllm.kv.kv_cache_spec import KVCacheSpec
 from minivllm.request import Request
 from minivllm.scheduling.output import ModelRunnerOutput, SchedulerOutput
 
@@ -23,7 +25,7 @@ _CLASSES = {
     "uni": "minivllm.executor.uniproc:UniProcExecutor",
     "uni in a thread": "minivllm.executor.uniproc_thread:UniProcThreadExecutor",
     "mp": "minivllm.executor.multiproc:MultiprocExecutor",
-    "together": "minivllm.executor.together:TogetherExecutor",
+    "together": "minivllm.executor.in_process:TogetherExecutor",
     "ray": "minivllm.executor.ray:RayExecutor",
 }
 
@@ -40,10 +42,12 @@ class Executor(ABC):
 
     def __init__(self, config: VllmConfig):
         self.config = config
-        rank, size = config.parallel_config.output_rank, config.parallel_config.world_size
-        are_traced = size > 1 and config.observability_config.trace
+        rank = config.parallel_config.output_rank
+        has_ranks = config.parallel_config.world_size > 1
         # makes one ModelRunnerOutput of a step of those of all ranks
-        self._output_of = partial(with_rank_work, rank) if are_traced else itemgetter(rank)
+        self._output_of: Callable[[list[ModelRunnerOutput]], ModelRunnerOutput] = itemgetter(rank)
+        if has_ranks and config.observability_config.trace:
+            self._output_of = partial(with_rank_work, rank)
         self._dead: EngineDeadError | None = None  # why no worker answers any more
         self._on_failure: Callable[[BaseException], None] | None = None
         self._init_executor()
@@ -86,8 +90,8 @@ class Executor(ABC):
             TimeoutError: if results are late.
         """
 
-    def get_kv_cache_specs(self) -> list[int]:
-        """Bytes of one block, of each worker."""
+    def get_kv_cache_specs(self) -> list[dict[str, KVCacheSpec]]:
+        """The KVCacheSpec of each layer, by its name, of each worker."""
         return self.collective_rpc("get_kv_cache_spec")
 
     def determine_available_memory(self) -> list[int]:
@@ -99,13 +103,25 @@ class Executor(ABC):
         self.collective_rpc("initialize_from_config", args=(kv_cache_config,))
         self.collective_rpc("compile_or_warm_up_model")
 
-    def execute_model(self, scheduler_output: SchedulerOutput, non_block: bool = False) -> Any:
+    @overload
+    def execute_model(self, scheduler_output: SchedulerOutput) -> ModelRunnerOutput: ...
+
+    @overload
+    def execute_model(
+        self, scheduler_output: SchedulerOutput, non_block: Literal[True]
+    ) -> Future[ModelRunnerOutput]: ...
+
+    def execute_model(
+        self, scheduler_output: SchedulerOutput, non_block: bool = False
+    ) -> ModelRunnerOutput | Future[ModelRunnerOutput]:
         """Compute one step; returns a ModelRunnerOutput: one worker's, since all have the same.
 
         With ``non_block`` it is a Future, and the next step may be given before it is done.
         """
-        args, choose = (scheduler_output,), self._output_of
-        outputs = self.collective_rpc("execute_model", args=args, non_block=non_block)
+        choose = self._output_of
+        outputs = self.collective_rpc(
+            "execute_model", args=(scheduler_output,), non_block=non_block
+        )
         if non_block:
             return LazyFuture(lambda wait: choose(outputs.result(wait)))
         return choose(outputs)

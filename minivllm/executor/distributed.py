@@ -12,7 +12,6 @@ from dataclasses import replace
 from typing import Any
 
 from minivllm.config import VllmConfig
-from minivllm.cpu import linear
 from minivllm.executor.abstract import Executor
 from minivllm.executor.exceptions import EngineDeadError, RankTraceback
 from minivllm.executor.rank_process import name_of
@@ -21,6 +20,8 @@ from minivllm.request import Request
 from minivllm.sampling_params import SamplingParams
 
 logger = init_logger(__name__)
+
+_timings: dict[object, object] = {}  # see ``Worker.load_model``; ranks started later get them
 
 
 class DistributedExecutor(Executor):
@@ -32,8 +33,8 @@ class DistributedExecutor(Executor):
         self._lock = threading.Lock()
 
     def _load_model(self) -> None:
-        for products in self.collective_rpc("load_model", args=(linear.FASTEST,)):
-            linear.FASTEST.update(products)  # the next ranks need not measure them again
+        for timings in self.collective_rpc("load_model", args=(_timings,)):
+            _timings.update(timings)
 
     def check_request(self, request: Request) -> None:
         super().check_request(request)

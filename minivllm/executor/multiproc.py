@@ -20,12 +20,15 @@ import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection, wait
+from multiprocessing.context import BaseContext
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import torch
 
+from minivllm.distributed.group import SharedMemory
 from minivllm.executor.distributed import DistributedExecutor, for_ranks, pickled
 from minivllm.executor.exceptions import EngineDeadError
 from minivllm.executor.futures import LazyFuture
@@ -48,11 +51,10 @@ class MultiprocExecutor(DistributedExecutor):
         # calls whose results may still be asked for, and their replies so far, by call and rank
         self._in_flight: weakref.WeakValueDictionary = weakref.WeakValueDictionary()
         self._early: dict[int, dict[int, tuple]] = {}
-        self._processes: list[Any] = []
+        self._processes: list[BaseProcess] = []
         self._calls: list[Connection] = []  # to and from each rank
         self._lives: list[Connection] = []  # closed, they end the ranks
-        made = self._processes, self._lives, self._calls
-        self._end = weakref.finalize(self, _end_ranks, *made)
+        self._end = weakref.finalize(self, _end_ranks, self._processes, self._lives, self._calls)
         directory = Path(tempfile.mkdtemp(prefix="minivllm-"))
         try:
             self._start_ranks(str(directory / "store"))
@@ -74,7 +76,8 @@ class MultiprocExecutor(DistributedExecutor):
         # torch and the engine are loaded once, by the server from which all ranks are forked
         kind = type(self.config.model_config.hf_config)
         context.set_forkserver_preload([run_rank.__module__, kind.__module__])
-        config, cores = pickle.dumps(for_ranks(self.config)), torch.get_num_threads()
+        config = pickle.dumps(for_ranks(self.config))
+        cores = torch.get_num_threads()
         threads = max(1, cores // parallel.world_size)
         if parallel.world_size > cores:
             logger.info("%d ranks share %d cores: they wait for one another.",
@@ -88,7 +91,12 @@ class MultiprocExecutor(DistributedExecutor):
                 their_life, life = context.Pipe(duplex=False)
                 # a forkserver has the environment of its own beginning
                 start = RankStart(
-                    rank, config, dict(os.environ), threads, level, shared[rank // tp_size]
+                    rank,
+                    config,
+                    environment=dict(os.environ),
+                    num_threads=threads,
+                    log_level=level,
+                    shared=shared[rank // tp_size],
                 )
                 has_output = rank == parallel.output_rank
                 process = context.Process(
@@ -165,9 +173,10 @@ class MultiprocExecutor(DistributedExecutor):
 
     def _readable(self, replies: dict[int, tuple], deadline: float | None) -> list[int]:
         """Ranks whose reply is still wanted and that have sent something."""
-        wanted: dict[Any, int] = {c: r for r, c in enumerate(self._calls) if r not in replies}
+        wanted = {c: r for r, c in enumerate(self._calls) if r not in replies}
         seconds = None if deadline is None else max(0, deadline - time.monotonic())
-        return [wanted[calls] for calls in wait(list(wanted), seconds)]
+        ready = wait(list(wanted), seconds)
+        return [rank for calls, rank in wanted.items() if calls in ready]
 
     def _has_ended(self, rank: int) -> EngineDeadError:
         """Return the error to raise after a rank's pipe was found closed."""
@@ -183,7 +192,7 @@ class MultiprocExecutor(DistributedExecutor):
             process.kill()
 
 
-def _watch(executor: weakref.ref[MultiprocExecutor], processes: list[Any]) -> None:
+def _watch(executor: weakref.ref[MultiprocExecutor], processes: list[BaseProcess]) -> None:
     """Thread main: wait for the end of a rank, which may come while no call is made."""
     ended = wait([process.sentinel for process in processes])
     alive = executor()
@@ -191,7 +200,9 @@ def _watch(executor: weakref.ref[MultiprocExecutor], processes: list[Any]) -> No
         alive._has_ended(next(r for r, p in enumerate(processes) if p.sentinel in ended))
 
 
-def _end_ranks(processes: list[Any], lives: list[Connection], calls: list[Connection]) -> None:
+def _end_ranks(
+    processes: list[BaseProcess], lives: list[Connection], calls: list[Connection]
+) -> None:
     """Close what keeps ranks alive, and wait for their end."""
     for pipe in (*lives, *calls):
         with suppress(OSError):
@@ -204,7 +215,7 @@ def _end_ranks(processes: list[Any], lives: list[Connection], calls: list[Connec
             process.join()
 
 
-def _shared_memory(context: Any, size: int) -> Any:
+def _shared_memory(context: BaseContext, size: int) -> SharedMemory | None:
     """Memory for a tensor-parallel group: a file without a name, which ends with its last user."""
     from minivllm.distributed.shm_group import shared_bytes
 

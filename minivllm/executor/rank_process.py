@@ -16,14 +16,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import NoReturn
 
 import torch
 import torch.distributed as dist
 from tqdm.auto import tqdm
 
 from minivllm.config.parallel import ParallelConfig
-from minivllm.distributed.group import Group, ParallelState
+from minivllm.distributed.group import Group, ParallelState, SharedMemory
 from minivllm.distributed.shard import coordinates, pp_ranks, tp_ranks
 from minivllm.distributed.torch_group import TorchGroup
 from minivllm.scheduling.output import ModelRunnerOutput
@@ -44,7 +44,9 @@ class RankStart:
     environment: dict[str, str]  # of the engine, as far as ranks want it
     num_threads: int
     log_level: int
-    shared: Any = None  # memory of its tensor-parallel group; None: torch.distributed sends
+    shared: SharedMemory | None = (
+        None  # memory of its tensor-parallel group; None: torch.distributed sends
+    )
 
 
 def name_of(rank: int, parallel: ParallelConfig) -> str:
@@ -53,12 +55,16 @@ def name_of(rank: int, parallel: ParallelConfig) -> str:
     return f"Worker_PP{place.pp}_TP{place.tp}"
 
 
-def join_groups(rank: int, parallel: ParallelConfig, shared: Any = None) -> ParallelState:
+def join_groups(
+    rank: int, parallel: ParallelConfig, shared: SharedMemory | None = None
+) -> ParallelState:
     """Make the groups of all ranks, in the same order on each. Returns this one's."""
-    size = parallel.pipeline_parallel_size, parallel.tensor_parallel_size
+    pp_size = parallel.pipeline_parallel_size
+    tp_size = parallel.tensor_parallel_size
     mine: dict[str, Group] = {}
     for kind, members in (("tp", tp_ranks), ("pp", pp_ranks)):
-        for ranks in sorted({tuple(members(r, *size)) for r in range(parallel.world_size)}):
+        everywhere = [members(r, pp_size, tp_size) for r in range(parallel.world_size)]
+        for ranks in sorted(set(map(tuple, everywhere))):
             if len(ranks) == 1:
                 continue
             if rank in ranks and kind == "tp" and shared is not None:
@@ -100,7 +106,7 @@ class NoWorker:
     def __init__(self, error: Exception):
         self._error = error
 
-    def __getattr__(self, method: str) -> Any:
+    def __getattr__(self, method: str) -> NoReturn:
         raise self._error
 
 
@@ -129,7 +135,7 @@ def run_rank(
     answer_calls(worker, calls, has_output)
 
 
-def answer_calls(worker: Any, calls: Connection, has_output: bool) -> None:
+def answer_calls(worker: object, calls: Connection, has_output: bool) -> None:
     """Call the worker's methods as messages say, and send back what each returned or raised.
 
     Args:
@@ -149,7 +155,7 @@ def answer_calls(worker: Any, calls: Connection, has_output: bool) -> None:
             calls.send((number, *answer(worker, call, has_output)))
 
 
-def answer(worker: Any, call: bytes, has_output: bool) -> tuple:
+def answer(worker: object, call: bytes, has_output: bool) -> tuple:
     """Call a worker's method; returns (ok, what it has returned or raised, traceback).
 
     Args:

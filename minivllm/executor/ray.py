@@ -52,8 +52,15 @@ class RayExecutor(DistributedExecutor):
         self._num_calls = 0
         self._found: list[tuple[str, int, int]] = []  # see ``RayRank.find``
         is_ours = connect(self.config.parallel_config.world_size)
-        made = self._actors, self._places, self._watchers, self._in_flight
-        self._end = weakref.finalize(self, _end_ranks, *made, is_ours)
+        self._end = weakref.finalize(
+            self,
+            _end_ranks,
+            self._actors,
+            places=self._places,
+            watchers=self._watchers,
+            in_flight=self._in_flight,
+            is_ours=is_ours,
+        )
         atexit.register(self._end)  # before Ray's own end
         try:
             self._start_ranks()

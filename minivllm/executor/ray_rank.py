@@ -9,7 +9,6 @@ import os
 import pickle
 import signal
 import threading
-from typing import Any
 
 import ray
 import torch.distributed as dist
@@ -23,8 +22,10 @@ class RayRank:
 
     def __init__(self, rank: int, name: str, has_output: bool):
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the engine hears Ctrl-C, and decides
-        self._rank, self._name, self._has_output = rank, name, has_output
-        self._answers: Any = self  # calls, until there is a worker
+        self._rank = rank
+        self._name = name
+        self._has_output = has_output
+        self._answers: object = self  # calls, until there is a worker
 
     def __repr__(self) -> str:
         return self._name  # Ray's prefix of its log lines
@@ -39,7 +40,8 @@ class RayRank:
 
     def find(self) -> tuple[str, int, int]:
         """Address of this rank's machine, its process, and the port where rank 0 is found."""
-        self._address, port = ray.util.get_node_ip_address(), 0
+        self._address = ray.util.get_node_ip_address()
+        port = 0
         if self._rank == 0:
             self._store = dist.TCPStore(self._address, 0, is_master=True, wait_for_workers=False)
             port = self._store.port  # a free one
@@ -52,7 +54,8 @@ class RayRank:
             config, environment, level: see ``RankStart``.
             found: what ``find`` has returned on all ranks.
         """
-        (master, _, port), ranks_here = found[0], [at for at, *_ in found].count(self._address)
+        master, _, port = found[0]
+        ranks_here = [address for address, *_ in found].count(self._address)
         num_threads = max(1, num_cores() // ranks_here)
         if self._rank > 0:
             self._store = dist.TCPStore(master, port)

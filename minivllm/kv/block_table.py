@@ -6,7 +6,7 @@ block that is; the *slot* is the row in the KV tensors (PagedAttention paper, se
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from minivllm.kv.block import KVCacheBlock
 from minivllm.kv.block_pool import BlockPool
@@ -22,12 +22,13 @@ def slots_of(block_ids: list[int], start: int, stop: int, block_size: int) -> li
 class KVCacheBlockCopy:
     """A block copy, before the step's forward pass: ``src``'s content to ``dst``, in all layers.
 
-    ``dst`` takes the place of ``src`` as the last block of the sequence's table.
+    ``dst`` takes the place of ``src`` as the last block of the sequence's table in this group.
     """
 
     seq_id: str
     src_block_id: int
     dst_block_id: int
+    group: int = field(default=0, repr=False)  # the KV cache group whose table it is
 
 
 class BlockTable:

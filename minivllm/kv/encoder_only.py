@@ -6,9 +6,9 @@ keep for a later step. (vLLM: such layers have no KV cache spec, so that there a
 
 from __future__ import annotations
 
-from minivllm.kv.block import KVCacheBlock
 from minivllm.kv.block_table import KVCacheBlockCopy
 from minivllm.kv.manager import KVCacheManager
+from minivllm.kv.prefix_cache import CacheHit
 from minivllm.request import Sequence
 
 
@@ -21,7 +21,7 @@ class EncoderOnlyKVCacheManager(KVCacheManager):
     def can_fit_full_sequence(
         self,
         seq: Sequence,
-        hit: list[KVCacheBlock],
+        hit: CacheHit,
         num_new_tokens: int = 0,
         num_reserved_blocks: int = 0,
     ) -> bool:

@@ -6,26 +6,36 @@ vllm/v1/core/kv_cache_utils.py)
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from minivllm.config import CacheConfig, SchedulerConfig
+from minivllm.kv.kv_cache_spec import (
+    KVCacheGroupSpec,
+    KVCacheSpec,
+    bytes_per_block,
+    get_kv_cache_groups,
+)
 from minivllm.kv.memory_profile import format_bytes, host_memory_gib
 from minivllm.utils.math_utils import cdiv
 
 
 @dataclass(frozen=True)
 class KVCacheConfig:
-    """Sizes of the two pools of blocks, device and host. Block 0 of each is the null block."""
+    """Sizes of the two pools of blocks, device and host, and what a block holds.
+
+    Block 0 of each pool is the null block.
+    """
 
     num_blocks: int  # on the device
     num_host_blocks: int  # in host memory, for requests that are swapped out
+    groups: tuple[KVCacheGroupSpec, ...]  # of layers that share block tables; none of an encoder's
 
 
 def get_kv_cache_config(
     cache: CacheConfig,
     scheduler: SchedulerConfig,
-    block_bytes: Sequence[int],
+    kv_cache_specs: Sequence[Mapping[str, KVCacheSpec]],
     available_memory: Sequence[int],
     on_cpu: bool,
     num_machines: float = 1,
@@ -34,7 +44,7 @@ def get_kv_cache_config(
 
     Args:
         cache, scheduler: the limits.
-        block_bytes: of one block, over each rank's layers; 0 of a model that keeps no K and V.
+        kv_cache_specs: of each rank's layers, by name; none of a model that keeps no K and V.
         available_memory: bytes that each rank's KV cache may have, if no size was stated.
         on_cpu: the knob to turn has another name there.
         num_machines: those that the ranks are on, each with this one's memory; half a one, if two
@@ -43,8 +53,10 @@ def get_kv_cache_config(
     Raises:
         ValueError: if they cannot hold one sequence of full length, or are more than there is.
     """
-    if not any(block_bytes):  # a model that keeps no K and V
-        return KVCacheConfig(num_blocks=2, num_host_blocks=0)
+    groups = get_kv_cache_groups(kv_cache_specs)
+    if not groups:  # a model that keeps no K and V
+        return KVCacheConfig(num_blocks=2, num_host_blocks=0, groups=groups)
+    block_bytes = [bytes_per_block(groups, specs) for specs in kv_cache_specs]
     knob = "MINIVLLM_CPU_KVCACHE_SPACE" if on_cpu else "gpu_memory_utilization"
     max_model_len = scheduler.max_model_len
     num_blocks = cache.num_gpu_blocks_override or min(
@@ -70,4 +82,5 @@ def get_kv_cache_config(
         )
     # More host blocks than all running sequences could fill are of no use to anyone.
     most = scheduler.max_num_seqs * cdiv(max_model_len, cache.block_size)
-    return KVCacheConfig(num_blocks, min(cache.swap_space_bytes // max(block_bytes), most))
+    num_host_blocks = min(cache.swap_space_bytes // max(block_bytes), most)
+    return KVCacheConfig(num_blocks, num_host_blocks, groups)

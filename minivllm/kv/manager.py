@@ -8,7 +8,7 @@ from __future__ import annotations
 from minivllm.kv.block import KVCacheBlock
 from minivllm.kv.block_pool import BlockPool
 from minivllm.kv.block_table import BlockTable, KVCacheBlockCopy
-from minivllm.kv.prefix_cache import PrefixCache
+from minivllm.kv.prefix_cache import CacheHit, PrefixCache
 from minivllm.kv.swap_space import SwapSpace
 from minivllm.request import Sequence
 from minivllm.trace import Trace, records
@@ -66,23 +66,24 @@ class KVCacheManager:
         shared = 0 if self.prefix_cache is None else num_shared // self.block_size
         return shared + n * (cdiv(num_tokens, self.block_size) - shared)
 
-    def get_computed_blocks(self, seq: Sequence) -> list[KVCacheBlock]:
-        """Cache hit: the blocks of the sequence's longest cached prefix. Nothing changes."""
+    def get_computed_blocks(self, seq: Sequence) -> CacheHit:
+        """Cache hit: the sequence's longest cached prefix. Nothing changes."""
         if self.prefix_cache is None or seq.skip_reading_prefix_cache:
-            return []
-        return self.prefix_cache.find_longest_cache_hit(seq)
+            return CacheHit()
+        blocks = self.prefix_cache.find_longest_cache_hit(seq)
+        return CacheHit(blocks, len(blocks) * self.block_size)
 
-    def get_num_blocks_to_allocate(self, seq: Sequence, hit: list[KVCacheBlock]) -> int:
+    def get_num_blocks_to_allocate(self, seq: Sequence, hit: CacheHit) -> int:
         """Number of free blocks that a whole sequence takes, if it holds none yet.
 
         Hit blocks without a reference are counted: they are about to leave the free queue.
         """
-        return cdiv(seq.num_tokens, self.block_size) - sum(b.ref_cnt > 0 for b in hit)
+        return cdiv(seq.num_tokens, self.block_size) - sum(b.ref_cnt > 0 for b in hit.blocks)
 
     def can_fit_full_sequence(
         self,
         seq: Sequence,
-        hit: list[KVCacheBlock],
+        hit: CacheHit,
         num_new_tokens: int = 0,
         num_reserved_blocks: int = 0,
     ) -> bool:
@@ -92,11 +93,11 @@ class KVCacheManager:
 
         Args:
             seq: holds nothing yet.
-            hit: the blocks of its prefix that are cached.
+            hit: its prefix that is cached.
             num_new_tokens: of the first chunk.
             num_reserved_blocks: what its siblings have been promised.
         """
-        num_slots = self.num_slots(seq, len(hit) * self.block_size + num_new_tokens)
+        num_slots = self.num_slots(seq, hit.num_tokens + num_new_tokens)
         beyond = cdiv(num_slots, self.block_size) - cdiv(seq.num_tokens, self.block_size)
         needed = self.get_num_blocks_to_allocate(seq, hit) + max(0, beyond)
         return num_reserved_blocks + needed <= self.block_pool.num_free_blocks
@@ -112,17 +113,17 @@ class KVCacheManager:
         """Number of blocks that an admitted sequence still lacks for all of its tokens."""
         return self.block_tables[seq.seq_id].num_missing_blocks(seq.num_tokens)
 
-    def allocate_new_computed_blocks(self, seq: Sequence, hit: list[KVCacheBlock]) -> None:
+    def allocate_new_computed_blocks(self, seq: Sequence, hit: CacheHit) -> None:
         """Make a sequence's block table from its cache hit, whose tokens count as computed."""
         table = self.block_table_cls(self.block_size)
         self.block_tables[seq.seq_id] = table
-        seq.num_computed_tokens = len(hit) * self.block_size
-        if hit:
-            self.block_pool.touch(hit)
-            table.blocks += hit
-            table.num_cached_blocks = len(hit)
+        seq.num_computed_tokens = hit.num_tokens
+        if hit.blocks:
+            self.block_pool.touch(hit.blocks)
+            table.blocks += hit.blocks
+            table.num_cached_blocks = len(hit.blocks)
             if self.trace is not None:
-                self.trace.record(records.BlocksShared, seq.seq_id, tuple(b.block_id for b in hit))
+                self.trace.record(records.BlocksShared, seq.seq_id, tuple(table.block_ids))
 
     def allocate_slots(
         self, seq: Sequence, num_new_tokens: int, copies: list[KVCacheBlockCopy]
@@ -210,6 +211,10 @@ class KVCacheManager:
     def get_block_ids(self, seq_id: str) -> list[int]:
         """Block ids of a sequence, in the order of its positions."""
         return self.block_tables[seq_id].block_ids
+
+    def ids_by_group(self, block_ids: list[int]) -> tuple[list[int], ...]:
+        """Block ids as the plan has them, a list for each KV cache group: here there is one."""
+        return (block_ids,)
 
     def free(self, seq: Sequence, keep_host_blocks: bool = False) -> None:
         """Free all blocks of a sequence, the last first. A sequence that holds none is no error."""

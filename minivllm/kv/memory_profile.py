@@ -1,16 +1,9 @@
-"""MemoryProfile: what fills a device's memory. And the size of K and V per token."""
+"""MemoryProfile: what fills a device's memory."""
 
 from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-
-
-def kv_bytes_per_token(
-    num_layers: int, num_kv_heads: int, head_dim: int, bytes_per_number: int
-) -> int:
-    """Bytes of K and V per token, over all layers."""
-    return 2 * num_layers * num_kv_heads * head_dim * bytes_per_number
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from array import array
 from collections import deque
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import sha256
 from itertools import islice
 
@@ -49,6 +49,18 @@ def hash_block_tokens(
     if extra_keys:  # as Python writes them: no two lists of strings look the same
         content += repr(extra_keys).encode()
     return sha256(content).digest()
+
+
+@dataclass(frozen=True, slots=True)
+class CacheHit:
+    """Cached prefix of a sequence. ``CacheHit()`` is a miss.
+
+    Only the manager that found it reads its blocks; all others ask for the number of tokens.
+    (vLLM: ``KVCacheBlocks`` and the number beside it, vllm/v1/core/kv_cache_manager.py)
+    """
+
+    blocks: list[KVCacheBlock] = field(default_factory=list)
+    num_tokens: int = 0  # that need not be computed
 
 
 @dataclass

@@ -57,7 +57,7 @@ class Swapper:
         return coming + grow <= pool.num_free_blocks or alone
 
     def swap_in(self, seqs: list[Sequence]) -> list[KVCacheBlockSwap]:
-        """Give sequences new blocks for what they have on the host, shared as it was."""
+        """Give swapped-out sequences new blocks, shared as before. Returns the copies to make."""
         manager, pool = self.kv_manager, self.kv_manager.block_pool
         host = self.swap_space.distinct_blocks([seq.seq_id for seq in seqs])
         home = dict(zip(host, pool.get_new_blocks(len(host)), strict=True))

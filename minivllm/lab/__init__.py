@@ -1,1 +1,1 @@
-"""Simulator, figures, exercises and benchmarks: they look at the engine, which imports none."""
+"""Simulator, figures and benchmarks: they look at the engine, which imports none."""

@@ -30,10 +30,11 @@ def run_ranks(size: int, call: Callable[[RecordedGroup], Any]) -> list[Any]:
     import torch
 
     from minivllm.distributed.group import Alone
+    from minivllm.distributed.in_process import Mailbox, PeerError, TogetherGroup, Turns
     from minivllm.distributed.recorded import RecordedGroup
-    from minivllm.distributed.together import Mailbox, PeerError, TogetherGroup, Turns
 
-    turns, mailbox = Turns(size), Mailbox()
+    turns = Turns(size)
+    mailbox = Mailbox()
     turns.begin()
 
     def run(rank: int) -> Any:

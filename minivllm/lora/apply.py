@@ -19,7 +19,7 @@ from minivllm.models.linear import Linear, MergedColumnParallelLinear, ParallelL
 
 
 def apply(model: DecoderModel, config: LoRAConfig) -> LoRAModel:
-    """Let a model's linear layers, all but the head, have adapters.
+    """Prepare all linear layers but the head for adapters.
 
     Memory for all slots is allocated now. To be applied before ``cpu.apply``, which then chooses
     the products of what is inside.
@@ -42,7 +42,9 @@ class LoRAModel:
     """A model whose layers have slots for adapters."""
 
     def __init__(self, model: DecoderModel, config: LoRAConfig):
-        self.model, self.config, self.rows = model, config, Rows()
+        self.model = model
+        self.config = config
+        self.rows = Rows()
         dtype = model.config.dtype
         if config.lora_dtype != "auto":
             dtype = getattr(torch, config.lora_dtype)
@@ -57,17 +59,25 @@ class LoRAModel:
             raise ValueError(
                 f"lora_target_modules={config.target_modules} names no linear layer of this model."
             )
-        sizes = config.max_loras, config.max_lora_rank, dtype
         self.methods: dict[str, LoRALinearMethod] = {}  # by a layer's path
         for path, layer in layers.items():
             parts = {path.rpartition(".")[2]: layer.output_size}
             if isinstance(layer, MergedColumnParallelLinear):
                 parts = layer.output_sizes
-            method = LoRALinearMethod(layer.quant_method, layer, parts, *sizes, self.rows)
-            layer.quant_method = self.methods[path] = method
+            self.methods[path] = LoRALinearMethod(
+                layer.quant_method,
+                layer,
+                parts,
+                max_loras=config.max_loras,
+                max_rank=config.max_lora_rank,
+                dtype=dtype,
+                rows=self.rows,
+            )
+            layer.quant_method = self.methods[path]
         self.pooler: LoRAPooler | None = None
         if model.pooler is not None and model.pooler.score is not None:
-            self.pooler = model.pooler = LoRAPooler(model.pooler, model.config, self.rows)
+            self.pooler = LoRAPooler(model.pooler, model.config, self.rows)
+            model.pooler = self.pooler
         model.transforms.append("lora")
         self.device = next(model.parameters()).device
 

@@ -20,7 +20,8 @@ from minivllm.lora.metadata import TILE_ROWS, LoRAMetadata
 from minivllm.utils.tensors import make_tensor
 
 RANK_TILE = 16  # numbers of a shrunk row that a program takes at a time: see layers.RANK_STEP
-SHRINK_DEPTH, EXPAND_COLUMNS = 64, 64
+SHRINK_DEPTH = 64
+EXPAND_COLUMNS = 64
 
 
 def lora_shrink(x: torch.Tensor, a: torch.Tensor, metadata: LoRAMetadata) -> torch.Tensor:
@@ -118,7 +119,8 @@ def _lora_expand_kernel(
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
     part = tl.program_id(2)
-    begin, end = tl.load(bounds + part), tl.load(bounds + part + 1)
+    begin = tl.load(bounds + part)
+    end = tl.load(bounds + part + 1)
     column = begin + tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
     slot, place, real = _load_tile(tiles, tl.program_id(0), BLOCK_M)
     inside = column < end  # nowhere in the last tiles of a part that is not the widest

@@ -1,4 +1,4 @@
-"""LoRALinearMethod: a linear layer's product, and for some of its rows that of an adapter.
+"""LoRALinearMethod: a linear layer; rows with an adapter add its low-rank product.
 
 ``y = x W^T + s (x A^T) B^T``: A shrinks a row to as many numbers as the adapter's rank, B expands
 these to the layer's outputs. The scale s is in B already. (vLLM: vllm/lora/layers/, punica_base.py)
@@ -49,7 +49,9 @@ class LoRALinearMethod(LinearMethod):
         dtype: torch.dtype,
         rows: Rows,
     ):
-        self.base, self.parts, self.rows = base, parts, rows
+        self.base = base
+        self.parts = parts
+        self.rows = rows
         self.max_rank = -(-max_rank // RANK_STEP) * RANK_STEP
         device = next(layer.parameters()).device
         # both transposed, so that products read them row by row: a[slot, :, part, :rank]
@@ -67,7 +69,7 @@ class LoRALinearMethod(LinearMethod):
         return self.a.nbytes + self.b.nbytes
 
     def create_weights(self, layer: Linear) -> None:
-        """Do nothing: the base has created them."""
+        """No-op: the base has created them."""
 
     def apply(self, layer: Linear, x: torch.Tensor) -> torch.Tensor:
         y = self.base.apply(layer, x)
@@ -78,7 +80,8 @@ class LoRALinearMethod(LinearMethod):
 
     def set_slot(self, slot: int, weights: Mapping[str, Part]) -> None:
         """Copy an adapter's matrices of this layer into a slot; parts that it lacks are zero."""
-        self.a[slot], self.b[slot] = 0, 0
+        self.a[slot] = 0
+        self.b[slot] = 0
         begin = 0
         for number, (name, width) in enumerate(self.parts.items()):
             if name in weights:

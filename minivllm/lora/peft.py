@@ -118,7 +118,11 @@ def _weights(
         shape = model.checkpoint_shape(name, linears[name])
         reasons += _misfits(name, matrices, shape, settings[name][0])
     _raise(file, reasons)
-    wanted = [n for n in modules if is_in_target_modules(*linears[n][:2], config)]
+    wanted = [
+        name
+        for name in modules
+        if is_in_target_modules(linears[name].path, linears[name].layer, config)
+    ]
     if left_out := [name for name in modules if name not in wanted]:
         logger.warning("%s: lora_target_modules leaves out %s.", file.path, shown(sorted(left_out)))
     dtype = model.config.dtype if config.lora_dtype == "auto" else getattr(torch, config.lora_dtype)

@@ -61,9 +61,14 @@ class PEFTHelper:
                 raise ValueError(" ".join(reasons))
         except ValueError as error:
             raise ValueError(f"{file.path}: {error}") from error
-        patterns = [fields.get(f"{what}_pattern") or {} for what in ("rank", "alpha")]
-        use_rslora = bool(fields.get("use_rslora"))
-        return cls(file.path, fields["r"], fields["lora_alpha"], use_rslora, *patterns)
+        return cls(
+            file.path,
+            r=fields["r"],
+            lora_alpha=fields["lora_alpha"],
+            use_rslora=bool(fields.get("use_rslora")),
+            rank_pattern=fields.get("rank_pattern") or {},
+            alpha_pattern=fields.get("alpha_pattern") or {},
+        )
 
     def ranks_and_scalings(self, modules: Iterable[str]) -> dict[str, tuple[int, float]]:
         """Each layer's rank, and the number by which its product is multiplied.
@@ -122,7 +127,8 @@ def _parse(data: bytes) -> dict[str, Any]:
 def _check_kinds(fields: dict[str, Any]) -> None:
     if not is_int(fields["r"], 1):
         raise ValueError(f"LoRA rank `r` must be a positive integer, got {shown(fields['r'])}.")
-    alpha, rslora = fields["lora_alpha"], fields.get("use_rslora")
+    alpha = fields["lora_alpha"]
+    rslora = fields.get("use_rslora")
     check(is_number(alpha), "lora_alpha", alpha, "a number")
     check(rslora is None or isinstance(rslora, bool), "use_rslora", rslora, "true or false")
     for name in ("target_modules", "modules_to_save"):

@@ -33,7 +33,9 @@ class LoRARequest:
     load_inplace: bool = False
 
     def __post_init__(self):
-        name, path, base = self.lora_name, self.lora_path, self.base_model_name
+        name = self.lora_name
+        path = self.lora_path
+        base = self.base_model_name
         check(is_text(name) and name != "", "lora_name", name, "a non-empty string")
         check(is_int(self.lora_int_id), "lora_int_id", self.lora_int_id, "an integer above 0")
         if self.lora_int_id < 1:
@@ -74,4 +76,4 @@ class LoadedLoRA(NamedTuple):
     @classmethod
     def from_request(cls, request: LoRARequest, digest: str = "") -> LoadedLoRA:
         """Make the identity of a request's adapter, whose files have this digest."""
-        return cls(request.lora_int_id, request.lora_name, request.lora_path, digest)
+        return cls(request.lora_int_id, request.lora_name, request.lora_path, digest=digest)

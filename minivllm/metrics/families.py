@@ -64,7 +64,8 @@ CACHE_LABELS = (
 
 def one_two_five(most: int) -> tuple[int, ...]:
     """Bucket bounds 1, 2, 5, 10, 20, 50, ... up to ``most``."""
-    bounds, power = [], 1
+    bounds = []
+    power = 1
     while power <= most:
         bounds += [m * power for m in (1, 2, 5) if m * power <= most]
         power *= 10
@@ -85,7 +86,8 @@ class Buckets:
 
     def cumulative(self) -> dict[str, int]:
         """Cumulative counts by upper bound: observations that are at most as large."""
-        total, found = 0, {}
+        total = 0
+        found = {}
         for bound, count in zip((*self.bounds, float("inf")), self.counts, strict=True):
             total += count
             found["+Inf" if bound == float("inf") else str(float(bound))] = total
@@ -113,7 +115,8 @@ class EngineMetrics:
         self.max_loras = max_loras
         self.spec_decoding = SpecDecodingStats(num_spec_tokens) if num_spec_tokens else None
         self.cache_config = {name: str(cache_config.get(name)) for name in CACHE_LABELS}
-        self.num_prompt_tokens = self.num_cached_tokens = 0
+        self.num_prompt_tokens = 0
+        self.num_cached_tokens = 0
         self.num_generation_tokens = 0
         self.finished = dict.fromkeys(_REASONS, 0)
         lengths = one_two_five(max_model_len)
@@ -129,7 +132,12 @@ class EngineMetrics:
         blocks = {"num_gpu_blocks": num_gpu_blocks, "num_cpu_blocks": num_cpu_blocks}
         limits = config.scheduler_config
         settings = vars(config.cache_config) | blocks
-        return cls(limits.max_model_len, settings, limits.num_speculative_tokens, limits.max_loras)
+        return cls(
+            limits.max_model_len,
+            settings,
+            num_spec_tokens=limits.num_speculative_tokens,
+            max_loras=limits.max_loras,
+        )
 
     def record(self, scheduler: SchedulerStats, iteration: IterationStats) -> None:
         """Count a step."""
@@ -140,7 +148,8 @@ class EngineMetrics:
         self.num_cached_tokens += iteration.num_cached_tokens
         self.num_generation_tokens += iteration.num_generation_tokens
         computed = iteration.num_prompt_tokens - iteration.num_cached_tokens
-        histograms, num_tokens = self.histograms, computed + iteration.num_generation_tokens
+        histograms = self.histograms
+        num_tokens = computed + iteration.num_generation_tokens
         histograms["iteration_tokens_total"].observe(num_tokens)
         for seconds in iteration.time_to_first_tokens:
             histograms["time_to_first_token_seconds"].observe(seconds)
@@ -199,8 +208,15 @@ class EngineMetrics:
                 metrics.append(Counter(f"vllm:{name}", labels | {label: value}, count))
         for name, filled in self.histograms.items():
             buckets = filled.cumulative()
-            count = buckets["+Inf"]
-            metrics.append(Histogram(f"vllm:{name}", labels, count, filled.sum, buckets))
+            metrics.append(
+                Histogram(
+                    f"vllm:{name}",
+                    labels,
+                    count=buckets["+Inf"],
+                    sum=filled.sum,
+                    buckets=buckets,
+                )
+            )
         return metrics
 
     def _lora_requests_info(self) -> Gauge:

@@ -24,7 +24,8 @@ class LoggingStatLogger:
     """
 
     def __init__(self, metrics: EngineMetrics, prefix: str = ""):
-        self.metrics, self.prefix = metrics, prefix
+        self.metrics = metrics
+        self.prefix = prefix
         self.interval = envs.log_stats_interval()  # seconds
         self._at_last_line = (time.monotonic(), 0, 0)
         self._drafts: SpecDecodingStats | None = None  # since the last line, if any
@@ -41,7 +42,9 @@ class LoggingStatLogger:
     def log(self) -> None:
         """Log a line of rates since the last one and of current gauges, and one of drafts."""
         since, prompt, generation = self._at_last_line
-        metrics, now, stats = self.metrics, time.monotonic(), self.metrics.scheduler
+        metrics = self.metrics
+        now = time.monotonic()
+        stats = self.metrics.scheduler
         self._at_last_line = (now, metrics.num_prompt_tokens, metrics.num_generation_tokens)
         seconds = max(now - since, 1e-9)
         prompt_rate = (metrics.num_prompt_tokens - prompt) / seconds
@@ -57,7 +60,8 @@ class LoggingStatLogger:
             line += f", Swapped: {stats.num_swapped_reqs} reqs"
             line += f", CPU KV cache usage: {100 * stats.cpu_cache_usage:.1f}%"
         if metrics.cache_config["enable_prefix_caching"] == "True":
-            queries, hits = stats.recent_prefix_cache_queries, stats.recent_prefix_cache_hits
+            queries = stats.recent_prefix_cache_queries
+            hits = stats.recent_prefix_cache_hits
             line += f", Prefix cache hit rate: {100 * hits / max(1, queries):.1f}%"
         logger.info("%s%s", self.prefix, line)
         if self._drafts is not None:

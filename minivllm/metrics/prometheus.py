@@ -68,7 +68,8 @@ class _EngineCollector(Collector):
     def collect(self) -> Iterator[Family]:
         families: dict[str, Any] = {}
         for metric in self._read():
-            names, values = list(metric.labels), list(metric.labels.values())
+            names = list(metric.labels)
+            values = list(metric.labels.values())
             if metric.name not in families:
                 names += ["position"] * isinstance(metric, Vector)
                 kind = _KINDS[type(metric)]

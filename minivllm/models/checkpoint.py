@@ -115,7 +115,9 @@ class CheckpointMixin(nn.Module):
         ignored = self.ignored_tensors + _UNUSED_SCALES
         ignored_heads = () if self.pooler is None else self.pooler.ignored_heads
         known = places.keys() | self.elsewhere
-        filled, unknown, kv_scales = set(), [], {}
+        filled: set[str] = set()
+        unknown: list[str] = []
+        kv_scales: dict[str, float] = {}
         for name, tensor in weights:
             if name.endswith((*_KV_SCALES, *_OUTPUT_SCALES)):
                 kv_scales[_scale_name(name)] = _positive_number(name, tensor)

@@ -16,7 +16,7 @@ from torch import nn
 from minivllm.attention.step import LayerAttention, StepAttention
 from minivllm.models import ops
 from minivllm.models.checkpoint import CheckpointMixin
-from minivllm.models.layers import Embedding, GatedMLP, RMSNorm
+from minivllm.models.layers import CompiledLayers, Embedding, GatedMLP, RMSNorm
 from minivllm.models.linear import ParallelLMHead, QKVParallelLinear, RowParallelLinear
 from minivllm.models.model_config import ModelConfig
 from minivllm.models.rope import RotaryEmbedding
@@ -29,8 +29,13 @@ class Attention(nn.Module):
         super().__init__()
         self.scale = config.head_dim**-0.5
         self.sliding_window = sliding_window
-        heads = (config.head_dim, config.num_heads, config.num_kv_heads)
-        self.qkv_proj = QKVParallelLinear(config.hidden_size, *heads, bias=config.qkv_bias)
+        self.qkv_proj = QKVParallelLinear(
+            config.hidden_size,
+            head_dim=config.head_dim,
+            num_heads=config.num_heads,
+            num_kv_heads=config.num_kv_heads,
+            bias=config.qkv_bias,
+        )
         self.q_norm: nn.Module = nn.Identity()  # Qwen3 has norms here
         self.k_norm: nn.Module = nn.Identity()
         self.rotary_embedding = ops.rotary_embedding
@@ -89,10 +94,13 @@ class DecoderLayer(nn.Module):
 class Decoder(nn.Module):
     """Embeddings, layers, final norm: everything under ``model.`` in a checkpoint."""
 
+    compiled_layers: CompiledLayers | None = None  # a faster way through the layers, if there is
+
     def __init__(self, config: ModelConfig, layer_class: type[DecoderLayer]):
         super().__init__()
         self.embed_tokens = Embedding(config.vocab_size, config.hidden_size)
-        self.embed_positions = self.rotary_emb = None
+        self.embed_positions = None
+        self.rotary_emb = None
         if config.rope is None:  # positions are learned; the first rows may stand for none
             rows = config.max_position_embeddings + config.position_offset
             self.embed_positions = Embedding(rows, config.hidden_size)
@@ -101,20 +109,30 @@ class Decoder(nn.Module):
         self.layers = nn.ModuleList(layer_class(config, w) for w in config.sliding_windows)
         self.norm = layer_class.norm_class(config.hidden_size, config.norm_eps)
 
+    def cos_sin(self, positions: torch.Tensor) -> list[torch.Tensor | None]:
+        """Cosines and sines of positions for each layer, ``[num_tokens, 2, head_dim]``.
+
+        Layers that turn by the same angles have the same tensor; None where positions are learned.
+        """
+        table = None if self.rotary_emb is None else self.rotary_emb(positions)
+        return [table] * len(self.layers)
+
     def run_layers(
         self,
         x: torch.Tensor,
-        cos_sin: torch.Tensor | None,
+        cos_sin: list[torch.Tensor | None],
         attention: StepAttention,
         residual: torch.Tensor | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """The last layer's output and the residual to add it to, ``[num_tokens, hidden_size]``.
 
-        A transform may put a faster way through the same layers in its place. A residual comes
-        from an earlier stage.
+        A residual comes from an earlier stage.
         """
+        compiled = self.compiled_layers
+        if compiled is not None and type(attention.backend) is compiled.backend_class:
+            return compiled(x, cos_sin, attention, residual)
         for index, layer in enumerate(self.layers):
-            x, residual = layer(x, residual, cos_sin, attention.layer(index))
+            x, residual = layer(x, residual, cos_sin[index], attention.layer(index))
         assert residual is not None, "a decoder has layers"
         return x, residual
 
@@ -136,7 +154,8 @@ class DecoderModel(CheckpointMixin):
         super().__init__()
         self.config = config
         self.model = Decoder(config, self.layer_class)
-        self.pooler, self.lm_head = pooler, cast(Any, None)
+        self.pooler = pooler
+        self.lm_head = cast(Any, None)
         self.transforms: list[str] = []  # what has changed it since loading, each only once
         if pooler is not None:
             return
@@ -172,8 +191,7 @@ class DecoderModel(CheckpointMixin):
             ``[num_tokens, hidden_size]``, after the final norm.
         """
         x = self.embed(token_ids, positions)
-        rotary_emb = self.model.rotary_emb
-        cos_sin = None if rotary_emb is None else rotary_emb(positions)
+        cos_sin = self.model.cos_sin(positions)
         x, residual = self.model.run_layers(x, cos_sin, attention)
         x, _ = self.model.norm(x, residual)
         return x

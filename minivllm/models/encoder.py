@@ -29,14 +29,20 @@ class EncoderAttention(nn.Module):
     def __init__(self, config: ModelConfig):
         super().__init__()
         self.scale = config.head_dim**-0.5
-        heads = (config.head_dim, config.num_heads, config.num_kv_heads)
-        self.qkv_proj = QKVParallelLinear(config.hidden_size, *heads, bias=config.qkv_bias)
+        self.qkv_proj = QKVParallelLinear(
+            config.hidden_size,
+            head_dim=config.head_dim,
+            num_heads=config.num_heads,
+            num_kv_heads=config.num_kv_heads,
+            bias=config.qkv_bias,
+        )
         query_size = config.num_heads * config.head_dim
         self.o_proj = RowParallelLinear(query_size, config.hidden_size, config.o_bias)
 
     def forward(self, x: torch.Tensor, attention: StepAttention) -> torch.Tensor:
         q, k, v = self.qkv_proj(x)
-        out = attention.backend.attend_ragged(q, k, v, attention.metadata, self.scale)
+        metadata = attention.metadata[0]  # all layers have the same rows, and none keeps K and V
+        out = attention.backend.attend_ragged(q, k, v, metadata, self.scale)
         return self.o_proj(out.flatten(-2))
 
 

@@ -90,7 +90,8 @@ def _directory(
     download_dir: str | None,
     load_format: str,
 ) -> Path:
-    is_here, is_packed = _is_here(name), str(name) in packed_models()
+    is_here = _is_here(name)
+    is_packed = str(name) in packed_models()
     if is_here or is_packed:
         if revision is not None:
             raise ValueError(

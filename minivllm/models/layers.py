@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, cast
+from typing import Protocol, cast
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
+from minivllm.attention.backend import AttentionBackend
+from minivllm.attention.step import StepAttention
 from minivllm.distributed.group import Group
 from minivllm.distributed.shard import vocab_share
 from minivllm.models import ops
@@ -69,31 +71,48 @@ class Embedding(nn.Embedding):
 
     def __init__(self, output_size: int, input_size: int):
         super().__init__(output_size, input_size)
-        self.output_size, self.input_size = output_size, input_size  # as a linear layer has them
+        self.output_size = output_size  # as a linear layer has them
+        self.input_size = input_size
         self.dtype = self.weight.dtype
 
+    def forward(self, token_ids: torch.Tensor) -> torch.Tensor:
+        if self.quant_method is None:
+            return super().forward(token_ids)
+        return self.quant_method.embedding(cast(Linear, self), token_ids).to(self.dtype)
+
     def reset_parameters(self):
-        """Do nothing: the loader fills the weights, and random ones would take a while."""
+        """No-op: the loader fills the weights, and random ones would take a while."""
 
     def replace_method(self, quant_method: EmbeddingMethod) -> None:
         """Keep the weight in another way, before a checkpoint fills it."""
-        self.quant_method = quant_method
-        self.read_from(self)
-        quant_method.create_weights(cast(Linear, self))
-
-    def read_from(self, layer: Any) -> None:
-        """Have no weight, and read the rows of this layer's: a tied head has the only one."""
         for name in [name for name, _ in self.named_parameters(recurse=False)]:
             delattr(self, name)
+        self.quant_method = quant_method
+        quant_method.create_weights(cast(Linear, self))
 
-        def forward(token_ids: torch.Tensor) -> torch.Tensor:
-            return layer.quant_method.embedding(layer, token_ids).to(self.dtype)
 
-        self.forward = forward  # type: ignore[assignment, method-assign]
+class TiedEmbeddingMethod(EmbeddingMethod):
+    """Use the tied head's weight instead of an own one.
+
+    Args:
+        head: keeps the weight, by an ``EmbeddingMethod``.
+    """
+
+    def __init__(self, head: Linear):
+        self.head = head
+
+    def create_weights(self, layer: Linear) -> None:
+        """No-op: the head has created them."""
+
+    def apply(self, layer: Linear, x: torch.Tensor) -> torch.Tensor:
+        return self.head(x)
+
+    def embedding(self, layer: Linear, token_ids: torch.Tensor) -> torch.Tensor:
+        return cast(EmbeddingMethod, self.head.quant_method).embedding(self.head, token_ids)
 
 
 class VocabParallelEmbedding(Embedding):
-    """Embedding of one of several ranks: rows of its token ids; those of other ids come from there.
+    """One rank's rows of the embedding; an all-reduce brings the rows of other ranks.
 
     Args:
         vocab_size, input_size: of the whole embedding.
@@ -106,19 +125,10 @@ class VocabParallelEmbedding(Embedding):
         self.group = group
 
     def forward(self, token_ids: torch.Tensor) -> torch.Tensor:
-        return self._sum(super().forward, token_ids)
-
-    def read_from(self, layer: Any) -> None:
-        super().read_from(layer)
-        self.forward = partial(self._sum, self.forward)  # type: ignore[method-assign]
-
-    def _sum(
-        self, look_up: Callable[[torch.Tensor], torch.Tensor], token_ids: torch.Tensor
-    ) -> torch.Tensor:
         local = token_ids - self.share.start
-        elsewhere = (local < 0) | (local >= self.output_size)
-        rows = look_up(local.masked_fill(elsewhere, 0)).masked_fill(elsewhere[:, None], 0)
-        return self.group.all_reduce(rows)
+        is_elsewhere = (local < 0) | (local >= self.output_size)
+        rows = super().forward(local.masked_fill(is_elsewhere, 0))
+        return self.group.all_reduce(rows.masked_fill(is_elsewhere[:, None], 0))
 
 
 class RMSNorm(nn.Module):
@@ -128,10 +138,11 @@ class RMSNorm(nn.Module):
         super().__init__()
         self.weight = nn.Parameter(torch.empty(size))
         self.eps = eps
-        self.rms_norm, self.fused_add_rms_norm = ops.rms_norm, ops.fused_add_rms_norm
+        self.rms_norm = ops.rms_norm
+        self.fused_add_rms_norm = ops.fused_add_rms_norm
 
     def forward(self, x: torch.Tensor, residual: torch.Tensor | None = None):
-        """The norm of ``x``; with a residual that of their sum, and the sum, in its place."""
+        """Norm of x, or (norm of x + residual, x + residual). Works in place."""
         if residual is None:
             return self.rms_norm(x, self.weight, self.eps)
         return self.fused_add_rms_norm(x, residual, self.weight, self.eps), residual
@@ -152,7 +163,9 @@ class GatedMLP(nn.Module):
 
     def __init__(self, config: ModelConfig):
         super().__init__()
-        width, inner, bias = config.hidden_size, config.intermediate_size, config.mlp_bias
+        width = config.hidden_size
+        inner = config.intermediate_size
+        bias = config.mlp_bias
         sizes = {"gate_proj": inner, "up_proj": inner}
         self.gate_up_proj = MergedColumnParallelLinear(width, sizes, bias)
         self.act_and_mul = get_act_and_mul_fn(config.hidden_act)
@@ -167,10 +180,26 @@ class MLP(nn.Module):
 
     def __init__(self, config: ModelConfig):
         super().__init__()
-        width, inner, bias = config.hidden_size, config.intermediate_size, config.mlp_bias
+        width = config.hidden_size
+        inner = config.intermediate_size
+        bias = config.mlp_bias
         self.up_proj = ColumnParallelLinear(width, inner, bias)
         self.act_fn = get_act_fn(config.hidden_act)
         self.down_proj = RowParallelLinear(inner, width, bias)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.down_proj(self.act_fn(self.up_proj(x)))
+
+
+class CompiledLayers(Protocol):
+    """A transform's faster way through all layers of a decoder: see ``Decoder.run_layers``."""
+
+    backend_class: type[AttentionBackend]  # the attention that it computes
+
+    def __call__(
+        self,
+        x: torch.Tensor,
+        cos_sin: list[torch.Tensor | None],
+        attention: StepAttention,
+        residual: torch.Tensor | None,
+    ) -> tuple[torch.Tensor, torch.Tensor]: ...

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-from minivllm.distributed.group import Group
+from minivllm.distributed.group import Alone, Group
 from minivllm.models.product import returns_product
 from minivllm.utils.tensors import as_numpy, as_tensor
 
@@ -55,10 +54,13 @@ class LinearMethod(ABC):
 
 
 class EmbeddingMethod(LinearMethod):
-    """A linear method that can also read rows of its weight, for the look-ups of an embedding."""
+    """A linear method that can also read rows of its weight, for the look-ups of an embedding.
+
+    In its methods ``layer`` may be an embedding, too: it has the sizes and the bias of one.
+    """
 
     @abstractmethod
-    def embedding(self, layer: Any, token_ids: torch.Tensor) -> torch.Tensor:
+    def embedding(self, layer: Linear, token_ids: torch.Tensor) -> torch.Tensor:
         """Rows of the weight, ``[num_tokens, input_size]``, of any float dtype."""
 
 
@@ -93,7 +95,8 @@ class Linear(nn.Module):
         quant_method: LinearMethod | None = None,
     ):
         super().__init__()
-        self.input_size, self.output_size = input_size, output_size
+        self.input_size = input_size
+        self.output_size = output_size
         self.quant_method = quant_method or UnquantizedLinearMethod()
         self.quant_method.create_weights(self)
         self.bias = nn.Parameter(torch.empty(output_size)) if bias else None
@@ -118,32 +121,35 @@ class ColumnParallelLinear(Linear):
 class RowParallelLinear(Linear):
     """A linear layer whose inputs tensor parallelism divides; the ranks' outputs are summed."""
 
-    group: Group  # the ranks that share it, where there are several
+    group: Group = Alone()  # ranks that share it
 
-    def sum_with(self, group: Group) -> None:
-        """Be one rank's part: add those of the others to every output, and the bias only once."""
+    def share_with(self, group: Group) -> None:
+        """Set the ranks that share this layer. Only the first one adds the bias."""
         self.group = group
         if group.rank > 0:
             self.bias = None
-        self.forward = self.forward_and_sum  # type: ignore[method-assign]
 
-    def forward_and_sum(self, x: torch.Tensor) -> torch.Tensor:
-        """``forward`` of one of several ranks."""
-        return self.group.all_reduce(Linear.forward(self, x))
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = super().forward(x)
+        return y if self.group.size == 1 else self.group.all_reduce(y)
 
 
 class ParallelLMHead(ColumnParallelLinear):
     """The output head: hidden states to logits, a column for each token of the vocabulary."""
 
-    def gather_with(self, group: Group, vocab_size: int) -> None:
-        """Be one rank's part: all ranks get the logits of the whole vocabulary, without padding."""
-        self.group, self.vocab_size = group, vocab_size
-        self.forward = self.forward_and_gather  # type: ignore[method-assign]
+    group: Group = Alone()  # ranks that share it
 
-    def forward_and_gather(self, x: torch.Tensor) -> torch.Tensor:
-        """``forward`` of one of several ranks."""
-        logits = self.group.all_gather(Linear.forward(self, x))
-        return logits[:, : self.vocab_size].contiguous()
+    def share_with(self, group: Group, vocab_size: int) -> None:
+        """Set the ranks that share this layer, and the number of columns without padding."""
+        self.group = group
+        self.vocab_size = vocab_size
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Logits of the whole vocabulary, the same on every rank."""
+        logits = super().forward(x)
+        if self.group.size == 1:
+            return logits
+        return self.group.all_gather(logits)[:, : self.vocab_size].contiguous()
 
 
 class MergedColumnParallelLinear(ColumnParallelLinear):
@@ -163,10 +169,13 @@ class MergedColumnParallelLinear(ColumnParallelLinear):
 class QKVParallelLinear(MergedColumnParallelLinear):
     """The fused projection to queries, keys and values, with grouped heads."""
 
-    def __init__(self, hidden_size: int, head_dim: int, num_heads: int, num_kv_heads: int, bias):
+    def __init__(
+        self, hidden_size: int, head_dim: int, num_heads: int, num_kv_heads: int, bias: bool
+    ):
         heads = {"q_proj": num_heads, "k_proj": num_kv_heads, "v_proj": num_kv_heads}
         super().__init__(hidden_size, {name: n * head_dim for name, n in heads.items()}, bias)
-        self.head_dim, self.num_heads = head_dim, tuple(heads.values())
+        self.head_dim = head_dim
+        self.num_heads = tuple(heads.values())
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:  # type: ignore[override]
         """Query, key and value, ``[num_tokens, heads, head_dim]`` each: views, no copies."""

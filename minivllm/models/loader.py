@@ -21,7 +21,7 @@ from minivllm.models.decoder import DecoderModel
 from minivllm.models.hub import ModelSource, draft_model_directory
 from minivllm.models.linear import Linear
 from minivllm.models.model_config import ModelConfig, read_architecture
-from minivllm.models.pipeline_parallel import take_stage
+from minivllm.models.pipeline_parallel import StageModel, stage_class, take_stage
 from minivllm.models.registry import get_model_class
 from minivllm.models.tensor_parallel import divide
 from minivllm.models.tied_head import TiedHead
@@ -107,7 +107,8 @@ def load_model(
         use_tqdm: show a progress bar if there are several files.
         weights: names and tensors, if they come from elsewhere than a directory; their names
             and shapes have been checked.
-        pooler: of a pooling model, a room below this one, in the place of the head; None: a head.
+        pooler: of a pooling model, in the place of the head; from a module that this one must not
+            import (``pooling``). None: a head.
         group: ranks that share its layers, of which this is one; None: it is alone.
         stages: ranks that have some of its layers each; None: it has all.
 
@@ -116,9 +117,11 @@ def load_model(
         ValueError: if a file is broken, or the tensors are not the ones the model needs. But for
             what only their numbers tell, this is found before memory is asked for.
     """
-    stored, dummy = {}, load_format == "dummy"
+    stored: dict[str, torch.Tensor] = {}
+    dummy = load_format == "dummy"
     convert = getattr(pooler, "convert", iter)
     model_class = get_model_class(config.architecture)
+    has_stages = stages is not None and stages.size > 1
     if weights is None and not dummy:
         head = TiedHead(model_class, directory)
         read = head.watch(weights_iterator(Path(directory), load_format, use_tqdm=False))
@@ -127,7 +130,7 @@ def load_model(
             config = head.checked(config, dtype)
         del head
     with torch.device("meta"), _default_dtype(dtype), _named(directory):
-        model = model_class(config, pooler)
+        model = (stage_class(model_class) if has_stages else model_class)(config, pooler)
         _choose_linear_methods(model, config.quant_config, stored)
     model.requires_grad_(False).eval()
     with _named(directory):
@@ -136,7 +139,7 @@ def load_model(
         if group is not None and group.size > 1:
             with torch.device("meta"), _default_dtype(dtype):
                 model = divide(model, group)
-        if stages is not None and stages.size > 1:
+        if stages is not None and isinstance(model, StageModel):
             take_stage(model, stages)
         _allocate(model, device)
         if dummy:
@@ -158,7 +161,8 @@ def _choose_linear_methods(
 
     Args:
         model: without memory yet.
-        quant_config: a QuantizationConfig, a room below this one; None: weights are floats.
+        quant_config: a QuantizationConfig, from a module that this one must not import
+            (``quantization``); None: weights are floats.
         stored: the checkpoint's tensors, without memory either.
     """
     if quant_config is None:
@@ -184,7 +188,9 @@ def _choose_embedding_method(
     model: DecoderModel, quant_config: Any, stored: dict[str, torch.Tensor]
 ) -> None:
     """Keep the embedding, and a head that is tied to it, in the checkpoint's bits."""
-    embedding, head, path = model.model.embed_tokens, model.lm_head, "model.embed_tokens"
+    embedding = model.model.embed_tokens
+    head = model.lm_head
+    path = "model.embed_tokens"
     rows = slice(0, embedding.output_size)
     part = LinearPart(path, cast(Linear, embedding), "embed_tokens", rows)
     method = quant_config.get_embedding_method({model.checkpoint_name(path): part}, stored)
@@ -204,12 +210,12 @@ def _allocate(model: DecoderModel, device: torch.device) -> None:
     for module in model.modules():
         for name, parameter in module.named_parameters(recurse=False):
             if parameter not in made:
-                shape, dtype = parameter.shape, parameter.dtype
-                empty = torch.empty(shape, dtype=dtype, device=device)  # empty_like imports sympy
+                # not empty_like: it imports sympy
+                empty = torch.empty(parameter.shape, dtype=parameter.dtype, device=device)
                 made[parameter] = nn.Parameter(empty, requires_grad=False)
-            setattr(module, name, made[parameter])
+            module.register_parameter(name, made[parameter])
         for name, buffer in module.named_buffers(recurse=False):
-            setattr(module, name, buffer.to(device))
+            module.register_buffer(name, buffer.to(device))
 
 
 def _fill_randomly(model: DecoderModel) -> None:

@@ -10,13 +10,13 @@ from typing import Any
 import torch
 
 from minivllm.config import KV_CACHE_DTYPES
+from minivllm.config.kv_cache_size import kv_bytes_per_token
 from minivllm.distributed.shard import (
     check_tensor_parallel_size,
     divides,
     get_pp_indices,
     kv_head_share,
 )
-from minivllm.kv.memory_profile import kv_bytes_per_token
 from minivllm.models.generation_config import read_generation_config, sampling_defaults
 from minivllm.models.rope import max_positions
 from minivllm.utils.json_files import read_json_object
@@ -73,9 +73,11 @@ class ModelConfig:
     @property
     def max_model_len(self) -> int:
         """The longest sequence that the model was made for, in tokens."""
-        longest, kind = self.max_position_embeddings, None
+        longest = self.max_position_embeddings
+        kind = None
         if self.rope is not None:
-            longest, kind = max_positions(self.rope, longest), self.rope["rope_type"]
+            longest = max_positions(self.rope, longest)
+            kind = self.rope["rope_type"]
         if self.max_seq_length is None:
             return longest
         ends = kind in (None, "dynamic")  # there are no positions beyond; others go on
@@ -96,7 +98,8 @@ class ModelConfig:
     @property
     def num_labels(self) -> int:
         """Classes of a classifier: as config.json says; of the kinds of reward models known."""
-        method, hf = self.classifier_method, self.hf_config
+        method = self.classifier_method
+        hf = self.hf_config
         if method is not None:
             return 1 if method == "from_2_way_softmax" else len(hf.classifier_from_token)
         fixed = {"Qwen2ForRewardModel": 1, "Qwen2ForProcessRewardModel": 2}
@@ -109,8 +112,10 @@ class ModelConfig:
 
     def can_be_shared(self, size: int) -> bool:
         """True if ``size`` ranks can share every layer."""
-        sizes = self.num_heads, self.num_kv_heads, self.intermediate_size
-        return size == 1 or (self.quant_config is None and divides(*sizes, size))
+        return size == 1 or (
+            self.quant_config is None
+            and divides(self.num_heads, self.num_kv_heads, self.intermediate_size, size=size)
+        )
 
     def shard(self, rank: int, size: int) -> ModelConfig:
         """Config of one of ``size`` ranks that share every layer: fewer heads, a narrower MLP.
@@ -118,8 +123,9 @@ class ModelConfig:
         Raises:
             ValueError: if ``size`` does not divide them, or the weights are quantized.
         """
-        sizes = self.num_heads, self.num_kv_heads, self.intermediate_size
-        check_tensor_parallel_size(*sizes, size)
+        check_tensor_parallel_size(
+            self.num_heads, self.num_kv_heads, self.intermediate_size, size=size
+        )
         ok = size == 1 or self.quant_config is None
         check(
             ok, "tensor_parallel_size", size, "1 for quantized weights, which are not divided yet"
@@ -153,17 +159,12 @@ class ModelConfig:
         name = KV_CACHE_DTYPES[cache_dtype]
         return self.dtype if name is None else getattr(torch, name)
 
-    def kv_bytes_per_token(self, cache_dtype: str = "auto") -> int:
-        """Bytes of K and V per token, over all layers; 0 of an encoder, which keeps none.
-
-        In int8 each head has a scale beside its numbers, a float32.
-        """
-        if self.is_encoder_only:
-            return 0
-        dtype = self.kv_cache_dtype(cache_dtype)
-        scales = 2 * self.num_layers * self.num_kv_heads * 4 if dtype == torch.int8 else 0
-        sizes = self.num_layers, self.num_kv_heads, self.head_dim
-        return kv_bytes_per_token(*sizes, dtype.itemsize) + scales
+    def kv_bytes_per_token(self) -> int:
+        """Bytes of K and V per token in the model's dtype, over all layers; 0 of an encoder."""
+        num_layers = 0 if self.is_encoder_only else self.num_layers
+        return kv_bytes_per_token(
+            num_layers, self.num_kv_heads, self.head_dim, bytes_per_number=self.dtype.itemsize
+        )
 
     @classmethod
     def from_directory(
@@ -233,7 +234,8 @@ class ModelConfig:
             "eos_token_ids": frozenset(eos_ids),
             "default_sampling": sampling_defaults(generation),
         }
-        num_heads, num_kv_heads = common["num_heads"], common["num_kv_heads"]
+        num_heads = common["num_heads"]
+        num_kv_heads = common["num_kv_heads"]
         ok = num_heads % num_kv_heads == 0
         allowed = f"a divisor of the {num_heads} attention heads"
         check(ok, "num_key_value_heads in config.json", num_kv_heads, allowed)

@@ -7,7 +7,6 @@ output and the residual to add it to. (vLLM: vllm/model_executor/models/utils.py
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import partial
 from typing import Any
 
 import torch
@@ -15,6 +14,7 @@ from torch import nn
 
 from minivllm.attention.step import StepAttention
 from minivllm.distributed.group import Group
+from minivllm.models.decoder import DecoderModel
 
 
 class StageLayers(nn.ModuleList):
@@ -30,12 +30,51 @@ class StageLayers(nn.ModuleList):
         for number, layer in enumerate(layers, start):
             self.add_module(str(number), layer)
 
-    def __getitem__(self, index: Any) -> Any:
+    def __getitem__(self, index: int | slice) -> Any:
+        """A layer by its place in the stage, or several; torch's lists look up its name."""
         return list(self)[index]
 
 
-def take_stage(model: Any, group: Group) -> None:
-    """Make one stage of a whole DecoderModel, which has no memory yet.
+class StageModel(DecoderModel):
+    """A decoder that may be one of several stages; see ``stage_class`` and ``take_stage``."""
+
+    def forward(
+        self,
+        token_ids: torch.Tensor,
+        positions: torch.Tensor,
+        attention: StepAttention,
+        hidden_states: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """``DecoderModel.forward`` of a stage.
+
+        Args:
+            token_ids, positions, attention: as there.
+            hidden_states: of the stage before, ``[2, num_tokens, hidden_size]``: its last layer's
+                output, and the residual. The first stage does not read them.
+
+        Returns:
+            The same for the next stage; of the last one ``[num_tokens, hidden_size]``, after the
+            norm.
+        """
+        decoder = self.model
+        residual = None
+        if hidden_states is None or self.config.start_layer == 0:
+            x = self.embed(token_ids, positions)
+        else:
+            x, residual = hidden_states
+        x, residual = decoder.run_layers(x, decoder.cos_sin(positions), attention, residual)
+        if decoder.norm is None:
+            return torch.stack((x, residual))
+        return decoder.norm(x, residual)[0]
+
+
+def stage_class(model_class: type[DecoderModel]) -> type[StageModel]:
+    """A family's class of stages: like the family's own, but for ``forward``."""
+    return type(model_class.__name__, (StageModel, model_class), {})
+
+
+def take_stage(model: StageModel, group: Group) -> None:
+    """Leave one stage of a whole model, which has no memory yet.
 
     Args:
         model: whole, or a rank's share of it.
@@ -44,45 +83,18 @@ def take_stage(model: Any, group: Group) -> None:
     Raises:
         ValueError: if there are more stages than layers.
     """
-    names, decoder = model.checkpoint_tensors().keys(), model.model
-    model.config = config = model.config.stage(group.rank, group.size)
+    names = model.checkpoint_tensors().keys()
+    decoder = model.model
+    config = model.config.stage(group.rank, group.size)
+    model.config = config
     is_last = group.rank == group.size - 1
     start = config.start_layer
     decoder.layers = StageLayers(decoder.layers[start : start + config.num_layers], start)
     if group.rank > 0:
         decoder.embed_positions = None
         if not (is_last and config.tie_word_embeddings):  # where it is the head
-            decoder.embed_tokens = None
+            decoder.register_module("embed_tokens", None)
     if not is_last:
-        decoder.norm = model.lm_head = None
+        decoder.register_module("norm", None)
+        model.lm_head = None
     model.elsewhere = model.elsewhere | (names - model.checkpoint_tensors().keys())
-    model.forward = partial(_forward, model)
-
-
-def _forward(
-    model: Any,
-    token_ids: torch.Tensor,
-    positions: torch.Tensor,
-    attention: StepAttention,
-    hidden_states: torch.Tensor,
-) -> torch.Tensor:
-    """``DecoderModel.forward`` of a stage.
-
-    Args:
-        token_ids, positions, attention: as there.
-        hidden_states: of the stage before, ``[2, num_tokens, hidden_size]``: its last layer's
-            output, and the residual. The first stage does not read them.
-
-    Returns:
-        The same for the next stage; of the last one ``[num_tokens, hidden_size]``, after the norm.
-    """
-    decoder = model.model
-    if model.config.start_layer == 0:
-        x, residual = model.embed(token_ids, positions), None
-    else:
-        x, residual = hidden_states
-    cos_sin = None if decoder.rotary_emb is None else decoder.rotary_emb(positions)
-    x, residual = decoder.run_layers(x, cos_sin, attention, residual)
-    if decoder.norm is None:
-        return torch.stack((x, residual))
-    return decoder.norm(x, residual)[0]

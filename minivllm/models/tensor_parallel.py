@@ -8,7 +8,7 @@ embedding, and the head's logits are gathered. (vLLM: vllm/model_executor/layers
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -16,6 +16,8 @@ from torch import nn
 
 from minivllm.distributed.group import Group
 from minivllm.distributed.shard import kv_head_share, share, vocab_share
+from minivllm.models.decoder import DecoderModel
+from minivllm.models.encoder import EncoderModel
 from minivllm.models.layers import VocabParallelEmbedding
 from minivllm.models.linear import (
     ColumnParallelLinear,
@@ -24,6 +26,8 @@ from minivllm.models.linear import (
     QKVParallelLinear,
     RowParallelLinear,
 )
+
+Model = TypeVar("Model", DecoderModel, EncoderModel)
 
 
 class Cut(NamedTuple):
@@ -52,7 +56,7 @@ class Cut(NamedTuple):
         return Cut(torch.Size(self.shape[::-1]), 1 - self.dim, self.slices)
 
 
-def divide(whole: Any, group: Group) -> Any:
+def divide(whole: Model, group: Group) -> Model:
     """Make a rank's model of a whole one, both without memory yet.
 
     Args:
@@ -74,28 +78,29 @@ def divide(whole: Any, group: Group) -> Any:
     return model.requires_grad_(False).eval()
 
 
-def _join(model: Any, group: Group) -> None:
+def _join(model: Model, group: Group) -> None:
     """Let the ranks' models compute together."""
     for module in model.modules():
         if isinstance(module, RowParallelLinear):
-            module.sum_with(group)
+            module.share_with(group)
     config = model.config
     embedding = VocabParallelEmbedding(config.vocab_size, config.hidden_size, group)
     model.model.embed_tokens = embedding
     if model.lm_head is not None:
         model.lm_head = ParallelLMHead(config.hidden_size, embedding.output_size, bias=False)
-        model.lm_head.gather_with(group, config.vocab_size)
+        model.lm_head.share_with(group, config.vocab_size)
         if config.tie_word_embeddings:
             model.lm_head.weight = embedding.weight
 
 
-def _cuts(whole: Any, module: nn.Module, group: Group) -> dict[str, Cut]:
+def _cuts(whole: Model, module: nn.Module, group: Group) -> dict[str, Cut]:
     """A rank's shares of a module's parameters, by their kind; of other parameters it has all."""
     parameters = dict(module.named_parameters(recurse=False))
     if module is whole.model.embed_tokens or module is whole.lm_head:
         shape = parameters["weight"].shape
         rows = vocab_share(shape[0], group.rank, group.size)
-        first, last = min(rows.start, shape[0]), min(rows.stop, shape[0])
+        first = min(rows.start, shape[0])
+        last = min(rows.stop, shape[0])
         padding = rows.stop - rows.start - (last - first)
         return {"weight": Cut(shape, 0, (slice(first, last),), padding)}
     if isinstance(module, ColumnParallelLinear):
@@ -109,9 +114,12 @@ def _cuts(whole: Any, module: nn.Module, group: Group) -> dict[str, Cut]:
 
 def _output_shares(layer: ColumnParallelLinear, group: Group) -> Iterator[slice]:
     """Outputs that a rank has of each part of a layer."""
-    begin, sizes, unit = 0, [layer.output_size], 1
+    begin = 0
+    sizes = [layer.output_size]
+    unit = 1
     if isinstance(layer, QKVParallelLinear):
-        sizes, unit = list(layer.num_heads), layer.head_dim
+        sizes = list(layer.num_heads)
+        unit = layer.head_dim
     elif isinstance(layer, MergedColumnParallelLinear):
         sizes = list(layer.output_sizes.values())
     for number, size in enumerate(sizes):
@@ -121,7 +129,7 @@ def _output_shares(layer: ColumnParallelLinear, group: Group) -> Iterator[slice]
         begin += size * unit
 
 
-def _checkpoint_cuts(whole: Any, cuts: Mapping[str, Cut]) -> Iterator[tuple[str, Cut]]:
+def _checkpoint_cuts(whole: Model, cuts: Mapping[str, Cut]) -> Iterator[tuple[str, Cut]]:
     """Shares of a checkpoint's tensors by their names there: those of the parameters they fill."""
     embedding = "model.embed_tokens.weight"
     yield whole.checkpoint_name(embedding), cuts[embedding]

@@ -75,7 +75,8 @@ class TiedHead:
         """True if both are there, and are not the same floats."""
         if not self._head or not self._embedding:
             return False
-        head, embedding = self._head.get("weight"), self._embedding.get("weight")
+        head = self._head.get("weight")
+        embedding = self._embedding.get("weight")
         if len(self._head | self._embedding) > 1 or head is None or embedding is None:
             return True  # one is quantized
         if head.shape != embedding.shape:

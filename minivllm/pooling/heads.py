@@ -53,8 +53,10 @@ class ClassificationHead(nn.Module):
         sigma: float | None = None,
     ):
         super().__init__()
-        self.classifier, self.activation = classifier, activation
-        self.mean, self.sigma = mean, sigma
+        self.classifier = classifier
+        self.activation = activation
+        self.mean = mean
+        self.sigma = sigma
 
     def project(self, rows: torch.Tensor) -> torch.Tensor:
         """``[..., hidden_size]`` to logits, ``[..., num_labels]``."""

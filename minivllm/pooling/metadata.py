@@ -44,9 +44,9 @@ class PoolingMetadata:
     def of(self, indices: list[int]) -> PoolingMetadata:
         """The same of some sequences; only their rows of hidden states belong to it."""
         return PoolingMetadata(
-            [self.pooling_params[i] for i in indices],
-            [self.prompt_token_ids[i] for i in indices],
-            [self.query_lens[i] for i in indices],
-            [self.num_computed_tokens[i] for i in indices],
-            [self.states[i] for i in indices],
+            pooling_params=[self.pooling_params[i] for i in indices],
+            prompt_token_ids=[self.prompt_token_ids[i] for i in indices],
+            query_lens=[self.query_lens[i] for i in indices],
+            num_computed_tokens=[self.num_computed_tokens[i] for i in indices],
+            states=[self.states[i] for i in indices],
         )

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 import torch
 from torch import nn
@@ -36,9 +35,12 @@ class Pooler(nn.Module):
         # heads that a checkpoint may hold and nothing here has
         self.ignored_heads = ("lm_head.",) if score is not None else ("lm_head.", "score.")
         if config.supported_tasks[-1] == "token_classify":
-            activation = classifier_activation(config.hf_config, config.num_labels)
-            scale = settings.logit_mean, settings.logit_sigma
-            self.head: Any = ClassificationHead(score, activation, *scale)
+            self.head: EmbeddingHead | ClassificationHead = ClassificationHead(
+                score,
+                classifier_activation(config.hf_config, config.num_labels),
+                mean=settings.logit_mean,
+                sigma=settings.logit_sigma,
+            )
         else:
             self.head = EmbeddingHead(load_dense(config.dense_layers, config.hidden_size))
 
@@ -59,9 +61,11 @@ class Pooler(nn.Module):
         found: Rows = [None] * len(metadata.pooling_params)
         chunks = hidden[: sum(metadata.query_lens)].split(metadata.query_lens)
         for method, indices in by_method.items():
-            rows, some = hidden, metadata
+            rows = hidden
+            some = metadata
             if len(by_method) > 1:
-                rows, some = torch.cat([chunks[i] for i in indices]), metadata.of(indices)
+                rows = torch.cat([chunks[i] for i in indices])
+                some = metadata.of(indices)
             for index, row in zip(indices, METHODS[method](rows, some), strict=True):
                 found[index] = row
         return self._through_head(found, metadata)
@@ -125,7 +129,9 @@ class PoolerFromTokens(Pooler):
         head_names: tuple[str, ...],
     ):
         super().__init__(config, score)
-        self.token_ids, self.difference, self.head_names = token_ids, difference, head_names
+        self.token_ids = token_ids
+        self.difference = difference
+        self.head_names = head_names
 
     def convert(
         self, weights: Iterable[tuple[str, torch.Tensor]]

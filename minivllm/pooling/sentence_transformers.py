@@ -7,7 +7,6 @@ each with a small config of its own. (vLLM:
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,6 +15,7 @@ import torch
 from torch import nn
 
 from minivllm.models.weight_utils import weights_iterator
+from minivllm.utils.json_files import read_json_array, read_json_object
 from minivllm.utils.validation import check, is_int, is_number
 
 # Settings of the transformer itself; the first of these files that says something counts.
@@ -64,14 +64,16 @@ def read_modules(directory: Path) -> SentenceTransformersModules | None:
     file = directory / "modules.json"
     if not file.is_file():
         return None
-    modules = _read_json(file, list)
+    modules = read_json_array(file)
     kinds: list[str] = []
-    pooling_type, dense = "", []
+    pooling_type = ""
+    dense = []
     for module in modules:
         name = module.get("path") if isinstance(module, dict) else None
         if not isinstance(name, str) or not isinstance(module.get("type"), str):
             raise ValueError(f"{file}: each module must have a type and a path, got {module!r}.")
-        kind, path = module["type"].rpartition(".")[2], directory / name
+        kind = module["type"].rpartition(".")[2]
+        path = directory / name
         kinds.append(kind)
         if kind == "Pooling":
             pooling_type = _pooling_type(path / "config.json")
@@ -106,13 +108,14 @@ def read_text_settings(directory: Path) -> TextSettings:
         ValueError: if it cannot be read, or holds other values.
     """
     for file in (directory / name for name in _TEXT_FILES):
-        if not file.is_file() or not (config := _read_json(file, dict)):
+        if not file.is_file() or not (config := read_json_object(file)):
             continue
         if "max_seq_length" not in config:
             break
-        length, lower = config["max_seq_length"], config.get("do_lower_case") or False
+        length = config["max_seq_length"]
         ok = length is None or (is_int(length, 1) and length <= _MOST_TOKENS)
         check(ok, f"max_seq_length in {file}", length, f"from 1 to {_MOST_TOKENS}, or null")
+        lower = config.get("do_lower_case") or False
         check(isinstance(lower, bool), f"do_lower_case in {file}", lower, "true or false")
         return TextSettings(length, lower)
     return TextSettings(None, False)
@@ -125,7 +128,7 @@ def read_model_max_length(directory: Path) -> int | None:
         ValueError: if the file cannot be read.
     """
     file = directory / "tokenizer_config.json"
-    length = _read_json(file, dict).get("model_max_length") if file.is_file() else None
+    length = read_json_object(file).get("model_max_length") if file.is_file() else None
     return int(length) if is_number(length) and length >= 1 else None
 
 
@@ -170,8 +173,9 @@ def _linear(layer: DenseLayer) -> nn.Linear:
 
 def _dense_layer(directory: Path) -> DenseLayer:
     file = directory / "config.json"
-    config = _read_json(file, dict)
-    width, size = config.get("in_features"), config.get("out_features")
+    config = _read_config(file)
+    width = config.get("in_features")
+    size = config.get("out_features")
     if not (is_int(width, 1) and is_int(size, 1) and max(width, size) < 2**24):
         raise ValueError(
             f"{file}: in_features and out_features must be sizes, got {width!r} and {size!r}."
@@ -180,11 +184,17 @@ def _dense_layer(directory: Path) -> DenseLayer:
     if activation not in _ACTIVATIONS:
         known = ", ".join(_ACTIVATIONS)
         raise ValueError(f"{file}: activation_function {activation!r} is not one of {known}.")
-    return DenseLayer(directory, width, size, config.get("bias", True) is True, activation)
+    return DenseLayer(
+        directory,
+        in_features=width,
+        out_features=size,
+        bias=config.get("bias", True) is True,
+        activation=activation,
+    )
 
 
 def _pooling_type(file: Path) -> str:
-    config = _read_json(file, dict)
+    config = _read_config(file)
     modes = [name for key, name in _MODES.items() if config.get(key) is True]
     if isinstance(config.get("pooling_mode"), str):
         modes = [_MODE_NAMES.get(config["pooling_mode"], "")]
@@ -197,11 +207,7 @@ def _pooling_type(file: Path) -> str:
     return modes[0]
 
 
-def _read_json(file: Path, kind: type) -> Any:
-    try:
-        found = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ValueError(f"{file} cannot be read: {error}") from error
-    if not isinstance(found, kind):
-        raise ValueError(f"{file} must hold a {kind.__name__}, got {type(found).__name__}.")
-    return found
+def _read_config(file: Path) -> dict[str, Any]:
+    if not file.is_file():
+        raise ValueError(f"{file} cannot be read: there is no such file.")
+    return read_json_object(file)

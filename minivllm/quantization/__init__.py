@@ -15,7 +15,7 @@ from minivllm.quantization.base_config import QuantizationConfig
 from minivllm.quantization.compressed_tensors import CompressedTensorsConfig
 from minivllm.quantization.fp8 import FP8Config
 from minivllm.quantization.gptq import GPTQConfig
-from minivllm.quantization.online import OnlineConfig
+from minivllm.quantization.round_to_nearest import OnlineConfig
 from minivllm.utils.json_files import read_json_object
 from minivllm.utils.validation import check, is_one_of
 

@@ -43,7 +43,8 @@ class AWQScheme(Scheme):
         }
 
     def unpack(self, tensors: Mapping[str, torch.Tensor]) -> QuantizedWeight:
-        codes, zeros = _columns(tensors["qweight"]), _columns(tensors["qzeros"])
+        codes = _columns(tensors["qweight"])
+        zeros = _columns(tensors["qzeros"])
         return QuantizedWeight(codes.T, tensors["scales"].T, zeros.T)
 
 

@@ -39,7 +39,8 @@ class QuantizedWeight(NamedTuple):
 
     def dequantize(self) -> torch.Tensor:
         """Float32 ``[output_size, input_size]``, exact: codes have few bits, scales at most 24."""
-        inputs, groups = self.codes.shape[1], self.g_idx
+        inputs = self.codes.shape[1]
+        groups = self.g_idx
         if groups is None:
             groups = torch.arange(inputs, device=self.codes.device)
             groups = groups // (inputs // self.scales.shape[1])
@@ -81,7 +82,8 @@ class Scheme(ABC):
             if tensor.dim() < 2:  # it is about all outputs
                 return tensor
             size = tensor.shape[self.output_dim]  # fewer than outputs, if they share a word
-            first, last = begin * size // output_size, end * size // output_size
+            first = begin * size // output_size
+            last = end * size // output_size
             return tensor.narrow(self.output_dim, first, last - first)
 
         return {kind: part(tensor) for kind, tensor in tensors.items()}
@@ -130,7 +132,8 @@ class QuantizedLinearMethod(EmbeddingMethod):
     """
 
     def __init__(self, parts: dict[str, QuantizedPart], stored: Mapping[str, torch.Tensor]):
-        self.parts, self._stored = parts, stored
+        self.parts = parts
+        self._stored = stored
 
     def create_weights(self, layer: Linear) -> None:
         for part, (name, scheme, rows) in self.parts.items():
@@ -185,7 +188,8 @@ class QuantizedLinearMethod(EmbeddingMethod):
     def _products(self, layer: Linear, part: str, x: torch.Tensor) -> Iterator[torch.Tensor]:
         """A part's product, float32, in tiles of its outputs."""
         _, scheme, rows = self.parts[part]
-        tensors, size = self.packed_tensors(layer, part), rows.stop - rows.start
+        tensors = self.packed_tensors(layer, part)
+        size = rows.stop - rows.start
         rounded = scheme.round_input(x.float(), tensors)
         step = scheme.output_step
         step = max(TILE // layer.input_size // step, 1) * step

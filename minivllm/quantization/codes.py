@@ -1,4 +1,4 @@
-"""Codes of a layer: what is left of every format once its order of bits is undone.
+"""Unpacked quantized weights: integer codes and scales, the same for all formats.
 
 Linear methods that multiply codes bring them into a layout of their own.
 """
@@ -12,7 +12,8 @@ import torch
 from minivllm.models.linear import Linear
 from minivllm.quantization.base_config import SCALES, QuantizedLinearMethod, QuantizedWeight
 
-_NIBBLE, _BYTE = 8, 128  # zero points of symmetric codes without a sign
+_NIBBLE = 8  # zero points of symmetric codes without a sign
+_BYTE = 128
 
 
 class Codes(NamedTuple):
@@ -52,9 +53,11 @@ def codes_of_layer(method: QuantizedLinearMethod, layer: Linear) -> Codes | None
 
 def _codes(weight: QuantizedWeight) -> Codes | None:
     """A weight's codes; None for groups that are unlike, or that end within a word."""
-    q, zeros, order = weight.codes, weight.zeros, None
+    q = weight.codes
+    zeros = weight.zeros
+    order = None
     if q.dtype in SCALES:
-        return Codes(q, weight.scales, None, None)
+        return Codes(q, weight.scales, zeros=None, order=None)
     if q.dtype not in (torch.uint8, torch.int8, torch.float8_e4m3fn):
         return None
     num_groups = weight.scales.shape[1]
@@ -75,15 +78,15 @@ def _codes(weight: QuantizedWeight) -> Codes | None:
     if group % (8 if q.dtype == torch.uint8 else 4):
         return None
     if weight.mins is not None:
-        return Codes(q, weight.scales, None, order, weight.mins)
+        return Codes(q, weight.scales, zeros=None, order=order, mins=weight.mins)
     if not isinstance(zeros, torch.Tensor):
         if zeros == middle:
-            return Codes(q, weight.scales, None, order)
+            return Codes(q, weight.scales, zeros=None, order=order)
         zeros = torch.full(weight.scales.shape, zeros, device=q.device)
     zeros = zeros.int() - (_BYTE if middle == _BYTE else 0)
     if int(zeros.min()) < -128 or int(zeros.max()) > 127:
         return None
-    return Codes(q, weight.scales, zeros.to(torch.int8), order)
+    return Codes(q, weight.scales, zeros=zeros.to(torch.int8), order=order)
 
 
 def _are_alike(codes: Codes, other: Codes) -> bool:
@@ -107,9 +110,9 @@ def _join(codes: Codes, other: Codes) -> Codes:
         return None if first is None or second is None else torch.cat((first, second))
 
     return Codes(
-        torch.cat((codes.q, other.q)),
-        torch.cat((codes.scales, other.scales)),
-        both(codes.zeros, other.zeros),
-        codes.order,
-        both(codes.mins, other.mins),
+        q=torch.cat((codes.q, other.q)),
+        scales=torch.cat((codes.scales, other.scales)),
+        zeros=both(codes.zeros, other.zeros),
+        order=codes.order,
+        mins=both(codes.mins, other.mins),
     )

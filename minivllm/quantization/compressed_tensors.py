@@ -51,7 +51,8 @@ class PackedScheme(Scheme):
         return specs
 
     def check(self, name: str, tensors: Mapping[str, torch.Tensor]) -> set[str]:
-        done, (outputs, groups) = set(), tensors["weight_scale"].shape
+        done = set()
+        outputs, groups = tensors["weight_scale"].shape
         if "weight_shape" in tensors:
             found = tensors["weight_shape"].tolist()
             shape = [outputs, tensors["weight_packed"].shape[1] * 32 // self.bits]
@@ -67,8 +68,9 @@ class PackedScheme(Scheme):
         zeros: torch.Tensor | int = 2 ** (self.bits - 1)
         if not self.symmetric:
             zeros = unpack(tensors["weight_zero_point"].T, self.bits).T
-        g_idx = tensors.get("weight_g_idx")
-        return QuantizedWeight(codes, tensors["weight_scale"], zeros, g_idx)
+        return QuantizedWeight(
+            codes, tensors["weight_scale"], zeros=zeros, g_idx=tensors.get("weight_g_idx")
+        )
 
 
 @dataclass(frozen=True)
@@ -97,7 +99,8 @@ class Int8Scheme(Scheme):
         return specs
 
     def unpack(self, tensors: Mapping[str, torch.Tensor]) -> QuantizedWeight:
-        weight, scales = tensors["weight"], tensors["weight_scale"]
+        weight = tensors["weight"]
+        scales = tensors["weight_scale"]
         if self.strategy == "tensor":
             scales = scales.expand(len(weight), 1)
         return QuantizedWeight(weight, scales)
@@ -105,8 +108,12 @@ class Int8Scheme(Scheme):
     def round_input(self, x: torch.Tensor, tensors: Mapping[str, torch.Tensor]) -> torch.Tensor:
         if self.activations is None:
             return x
-        static = tensors.get("input_scale"), tensors.get("input_zero_point")
-        return round_activations(x, torch.int8, *static)
+        return round_activations(
+            x,
+            torch.int8,
+            scale=tensors.get("input_scale"),
+            zero_point=tensors.get("input_zero_point"),
+        )
 
 
 @dataclass(frozen=True)
@@ -171,7 +178,7 @@ def _read_scheme(group: Fields) -> Scheme:
     strategy = weights.one_of("strategy", ("channel", "tensor", "group"), "tensor")
     group_size = weights.group_size() if strategy == "group" else -1
     activations, symmetric = _read_activations(group, "int", ("token", "tensor"))
-    return Int8Scheme(strategy, group_size, activations, symmetric)
+    return Int8Scheme(strategy, group_size, activations, symmetric_input=symmetric)
 
 
 def _read_packed(group: Fields, weights: Fields) -> PackedScheme:
@@ -184,7 +191,8 @@ def _read_packed(group: Fields, weights: Fields) -> PackedScheme:
     group_size = weights.group_size() if strategy == "group" else -1
     orders = (None, "group", "weight", "static", "dynamic", True, False)
     order = weights.one_of("actorder", orders)
-    return PackedScheme(bits, group_size, symmetric, order in ("group", "dynamic", True))
+    has_g_idx = order in ("group", "dynamic", True)
+    return PackedScheme(bits, group_size, symmetric=symmetric, has_g_idx=has_g_idx)
 
 
 def _read_float(group: Fields, weights: Fields) -> FP8Scheme:

@@ -14,7 +14,8 @@ class Fields:
     """A part of a quantization's configuration, and the file that it is in."""
 
     def __init__(self, values: dict[str, Any], source: str):
-        self.values, self.source = values, source
+        self.values = values
+        self.source = source
 
     def one_of(self, names: str, allowed: tuple, default: Any = None) -> Any:
         """The first of some names that is there, with one of the allowed values."""
@@ -61,7 +62,8 @@ class Fields:
 
     def part(self, name: str) -> Fields:
         """An object inside; empty if it is absent."""
-        value, place = self._find(name, {})[1], f"{name} in {self.source}"
+        value = self._find(name, {})[1]
+        place = f"{name} in {self.source}"
         check(isinstance(value, dict), place, value, "an object")
         return Fields(value, place)
 

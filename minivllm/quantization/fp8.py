@@ -47,7 +47,8 @@ class FP8Scheme(Scheme):
         return specs
 
     def unpack(self, tensors: Mapping[str, torch.Tensor]) -> QuantizedWeight:
-        weight, scales = tensors["weight"], tensors[self.scale_name]
+        weight = tensors["weight"]
+        scales = tensors[self.scale_name]
         if self.strategy == "block":
             rows = scales.repeat_interleave(self.block[0], 0)[: len(weight)]
             inputs = torch.arange(weight.shape[1], device=weight.device)
@@ -79,7 +80,8 @@ class FP8Config(QuantizationConfig):
             return cls(FP8Scheme("tensor", activations), skipped)
         fields.one_of("activation_scheme", ("dynamic",), "dynamic")
         block = fields.block("weight_block_size")
-        return cls(FP8Scheme("block", activations, block, "weight_scale_inv"), skipped)
+        scheme = FP8Scheme("block", activations, block=block, scale_name="weight_scale_inv")
+        return cls(scheme, skipped)
 
     def get_scheme(self, name: str) -> Scheme | None:
         skip = any(f".{name}".endswith(f".{skipped}") for skipped in (*self.skipped, "lm_head"))

@@ -50,11 +50,11 @@ class GPTQScheme(Scheme):
             ValueError: for a value that we do not have.
         """
         return cls(
-            config.one_of("bits", BITS),
-            config.group_size(),
-            config.one_of("sym", (True, False), True),
-            config.one_of("desc_act", (True, False), False),
-            config.one_of("checkpoint_format", ("gptq", "gptq_v2"), "gptq") == "gptq",
+            bits=config.one_of("bits", BITS),
+            group_size=config.group_size(),
+            sym=config.one_of("sym", (True, False), True),
+            desc_act=config.one_of("desc_act", (True, False), False),
+            v1=config.one_of("checkpoint_format", ("gptq", "gptq_v2"), "gptq") == "gptq",
         )
 
     def tensors(self, name: str, input_size: int, output_size: int) -> dict[str, TensorSpec]:
@@ -69,7 +69,8 @@ class GPTQScheme(Scheme):
         }
 
     def check(self, name: str, tensors: Mapping[str, torch.Tensor]) -> set[str]:
-        done, groups = set(), len(tensors["scales"])
+        done = set()
+        groups = len(tensors["scales"])
         if "g_idx" in tensors and check_g_idx(tensors["g_idx"], groups, f"{name}.g_idx"):
             done.add("g_idx")
         stored = unpack(tensors["qzeros"], self.bits) if "qzeros" in tensors else None
@@ -118,10 +119,10 @@ class GPTQConfig(QuantizationConfig):
             merged = Fields(config | changes.values, changes.source)
             dynamic[rule] = None if rule.startswith("-:") else GPTQScheme.read(merged)
         return cls(
-            GPTQScheme.read(fields),
-            fields.one_of("lm_head", (True, False), False),
-            dynamic,
-            tuple(fields.strings("modules_in_block_to_quantize", nested=True)),
+            scheme=GPTQScheme.read(fields),
+            lm_head=fields.one_of("lm_head", (True, False), False),
+            dynamic=dynamic,
+            modules=tuple(fields.strings("modules_in_block_to_quantize", nested=True)),
         )
 
     def get_scheme(self, name: str) -> Scheme | None:

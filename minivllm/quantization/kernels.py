@@ -66,8 +66,11 @@ def _w4a16_kernel(
 ):  # fmt: skip
     row = (tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)
     column = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
-    real, inside = row < num_tokens, column < WIDTH
-    k, octet, shift = tl.arange(0, BLOCK_K), tl.arange(0, BLOCK_K // 8), tl.arange(0, 8) * 4
+    real = row < num_tokens
+    inside = column < WIDTH
+    k = tl.arange(0, BLOCK_K)
+    octet = tl.arange(0, BLOCK_K // 8)
+    shift = tl.arange(0, 8) * 4
     total = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
     for first in range(0, DEPTH, BLOCK_K):
         left = x + row[:, None] * DEPTH + (first + k)[None, :]

@@ -25,7 +25,8 @@ def unpack(words: torch.Tensor, bits: int) -> torch.Tensor:
         return ((octets >> shifts) & mask).flatten(-2)
     # 3 bits: some begin in one word and end in the next
     starts = torch.arange(words.shape[-1] * 32 // bits, device=words.device) * bits
-    first, shift = starts // 32, starts % 32
+    first = starts // 32
+    shift = starts % 32
     unsigned = words.long() & 0xFFFFFFFF
     following = unsigned[..., (first + 1).clamp(max=words.shape[-1] - 1)]
     numbers = (unsigned[..., first] >> shift) | (following << (32 - shift))
@@ -54,7 +55,8 @@ def num_words(size: int, bits: int, what: str) -> int:
     Raises:
         ValueError: if they do not fill them; ``what`` says which numbers they are.
     """
-    ok, allowed = size * bits % 32 == 0, f"whole words of 32 bits at {bits} bits each"
+    ok = size * bits % 32 == 0
+    allowed = f"whole words of 32 bits at {bits} bits each"
     check(ok, what, size, allowed)
     return size * bits // 32
 

@@ -13,6 +13,7 @@ from torch import nn
 
 from minivllm.models.decoder import DecoderModel
 from minivllm.models.encoder import EncoderModel
+from minivllm.models.layers import TiedEmbeddingMethod
 from minivllm.models.linear import EmbeddingMethod, Linear
 from minivllm.quantization.base_config import QuantizedLinearMethod, QuantizedWeight
 from minivllm.quantization.codes import Codes, codes_of_layer
@@ -33,7 +34,7 @@ def apply(model: DecoderModel | EncoderModel) -> None:
     if head is None or not isinstance(head.quant_method, W4A16LinearMethod):
         return
     if model.config.tie_word_embeddings:  # it is in memory once
-        model.model.embed_tokens.read_from(head)
+        model.model.embed_tokens.replace_method(TiedEmbeddingMethod(head))
 
 
 def choose_w4a16_method(layer: Linear) -> None:
@@ -65,11 +66,12 @@ class W4A16LinearMethod(EmbeddingMethod):
 
     def __init__(self, codes: Codes):
         zeros = None if codes.zeros is None else codes.zeros.T.contiguous()
-        words, scales = pack(codes.q, 4).T.contiguous(), codes.scales.T.contiguous()
-        self.weight = W4A16Weight(words, scales, zeros, codes.order)
+        words = pack(codes.q, 4).T.contiguous()
+        scales = codes.scales.T.contiguous()
+        self.weight = W4A16Weight(words, scales, zeros=zeros, order=codes.order)
 
     def create_weights(self, layer: Linear) -> None:
-        """Do nothing: the format's own method has created them."""
+        """No-op: the format's own method has created them."""
 
     def process_weights_after_loading(self, layer: Linear) -> None:
         """Let the layer have this weight instead of the file's tensors."""

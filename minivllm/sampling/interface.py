@@ -8,11 +8,18 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import NamedTuple
 
 import torch
 
 from minivllm.sampling_params import SamplingParams
+
+
+class DrawnDraft(NamedTuple):
+    """A drawn draft token and its distribution, for the row that verifies it."""
+
+    token_id: int
+    probs: torch.Tensor  # float32 [vocab]
 
 
 @dataclass(eq=False)
@@ -23,8 +30,8 @@ class SamplingState:
     seed: int  # of this sequence alone: with a position it gives the number that draws a token
     token_ids: list[int]  # prompt, then output
     num_prompt_tokens: int
-    # the draft that this row verifies, if it was drawn: a DrawnDraft
-    drawn_draft: Any = field(default=None, init=False)
+    # the draft that this row verifies, if it was drawn
+    drawn_draft: DrawnDraft | None = field(default=None, init=False)
 
     @property
     def output_token_ids(self) -> list[int]:

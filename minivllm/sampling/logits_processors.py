@@ -32,11 +32,11 @@ class CallableLogitsProcessors(LogitsProcessor):
             prompt = state.token_ids[: state.num_prompt_tokens]
             for function in state.sampling_params.logits_processors or ():
                 try:
-                    wants_prompt = len(inspect.signature(function).parameters) == 3
-                    past = (prompt, state.output_token_ids) if wants_prompt else (
-                        state.output_token_ids,
-                    )  # fmt: skip
-                    logits[row] = function(*past, logits[row].clone())
+                    if len(inspect.signature(function).parameters) == 3:
+                        changed = function(prompt, state.output_token_ids, logits[row].clone())
+                    else:
+                        changed = function(state.output_token_ids, logits[row].clone())
+                    logits[row] = changed
                 except Exception:  # the request's own fault: it ends, and the others go on
                     logger.exception("A function in logits_processors failed; its request ends.")
                     logits[row] = torch.nan

@@ -47,7 +47,8 @@ class Penalties(LogitsProcessor):
         return [i for i, s in enumerate(states) if _uses_any(s.sampling_params)]
 
     def apply(self, logits: torch.Tensor) -> None:
-        x, in_output = logits[self.rows], self.counts > 0
+        x = logits[self.rows]
+        in_output = self.counts > 0
         repeated = torch.where(x > 0, x / self.repetition, x * self.repetition)
         x = torch.where(self.in_prompt | in_output, repeated, x)
         logits[self.rows] = x - self.frequency * self.counts - self.presence * in_output

@@ -52,7 +52,8 @@ def process_logits(
     for token_id, bias in (params.logit_bias or {}).items():
         x[token_id] += bias
     for token_id in set(prompt) | set(output):
-        v, r = x[token_id], params.repetition_penalty
+        v = x[token_id]
+        r = params.repetition_penalty
         x[token_id] = v / r if v > 0 else v * r
     for token_id in set(output):
         times = output.count(token_id)
@@ -68,7 +69,8 @@ def filter_logits(logits: list[float], params: SamplingParams) -> tuple[dict[int
         a token may be off before the other decision would be right.
     """
     x = {i: v / params.temperature for i, v in enumerate(logits) if v > _NEVER}
-    best, margin = max(x.values()), math.inf
+    best = max(x.values())
+    margin = math.inf
     if params.min_p > 0:
         least = best + math.log(params.min_p)
         margin = min(margin, *(abs(v - least) for v in x.values()))
@@ -83,7 +85,8 @@ def filter_logits(logits: list[float], params: SamplingParams) -> tuple[dict[int
     total = sum(math.exp(x[i] - best) for i in order)
     probs = {i: math.exp(x[i] - best) / total for i in order}
     if params.top_p < 1:
-        sum_of_better, nucleus = 0.0, {}
+        sum_of_better = 0.0
+        nucleus = {}
         for i in order:
             margin = min(margin, abs(params.top_p - sum_of_better))
             if sum_of_better >= params.top_p:
@@ -115,10 +118,12 @@ def choose(
     if params.greedy:
         best, second = sorted(x, reverse=True)[:2]
         return x.index(best), best - second
-    number, edge = draw_number(seed, len(prompt) + len(output)), 0.0
+    number = draw_number(seed, len(prompt) + len(output))
+    edge = 0.0
     probs, margin = filter_logits(x, params)
     for token in probs:
-        low, edge = edge, edge + probs[token]
+        low = edge
+        edge += probs[token]
         if number < edge:
             break
     return token, min(margin, number - low, edge - number)

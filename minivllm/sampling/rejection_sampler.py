@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 import torch
 
-from minivllm.sampling.interface import SamplingState
+from minivllm.sampling.interface import DrawnDraft, SamplingState
 from minivllm.sampling.random import Purpose, stream_keys, uniform
 from minivllm.scheduling.output import TokenLogprobs
 from minivllm.utils.tensors import make_tensor
@@ -39,13 +39,6 @@ class DrawnDrafts(NamedTuple):
     probs: torch.Tensor  # float32 [number of drafts, vocab]
 
 
-class DrawnDraft(NamedTuple):
-    """A drawn draft token and its distribution, for the row that verifies it."""
-
-    token_id: int
-    probs: torch.Tensor  # float32 [vocab]
-
-
 def states_to_verify(
     state: SamplingState, drafts: list[int], drawn: DrawnDrafts | None
 ) -> list[SamplingState]:
@@ -56,7 +49,8 @@ def states_to_verify(
         drafts: those that are verified now.
         drawn: the last ones that were drawn for it; they count if they are these.
     """
-    states, position = [], len(state.token_ids)
+    states = []
+    position = len(state.token_ids)
     if drawn is not None and (drawn.position, drawn.token_ids[: len(drafts)]) != (position, drafts):
         drawn = None
     for num_known in range(len(drafts) + 1):
@@ -72,12 +66,12 @@ class RejectionSampler:
     """Accepts drawn drafts with probability p / q; a rejected one's row draws from max(p - q, 0).
 
     Args:
-        states: of the rows that verify a drawn draft, by row.
+        states: of the rows that verify a drawn draft, by row; each has one.
         device: where the distributions are.
     """
 
     def __init__(self, states: dict[int, SamplingState], device: torch.device):
-        drafts = [state.drawn_draft for state in states.values()]
+        drafts = [s.drawn_draft for s in states.values() if s.drawn_draft is not None]
         self._rows = make_tensor(list(states), "int64", device)
         self._token_ids = make_tensor([[draft.token_id] for draft in drafts], "int64", device)
         self._draft_probs = torch.stack([draft.probs for draft in drafts])

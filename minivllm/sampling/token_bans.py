@@ -12,7 +12,8 @@ import torch
 from minivllm.sampling.interface import LogitsProcessor, SamplingState
 from minivllm.utils.tensors import make_tensor
 
-_NOTHING, _ANYTHING = -1, -2  # no token there yet; any token would do
+_NOTHING = -1  # no token there yet
+_ANYTHING = -2  # any token would do
 
 
 class MinTokens(LogitsProcessor):
@@ -21,7 +22,8 @@ class MinTokens(LogitsProcessor):
     def __init__(self, rows: list[int], states: Sequence[SamplingState], vocab_size, device):
         triples = []
         for row in rows:
-            to_come, ids = _num_to_come(states[row]), states[row].sampling_params.all_stop_token_ids
+            to_come = _num_to_come(states[row])
+            ids = states[row].sampling_params.all_stop_token_ids
             triples += [(row, token_id, to_come) for token_id in ids]
         # int64 [pairs]: which token is out of bounds in which row, and for how many more steps
         self.rows, self.ids, self.to_come = make_tensor(triples, "int64", device).unbind(1)

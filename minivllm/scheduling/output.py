@@ -82,8 +82,9 @@ class SchedulerOutput:
     num_computed_tokens: dict[str, int] = field(default_factory=dict)
     # the drafts among them, the last ones of a sequence; none, no entry
     scheduled_spec_decode_tokens: dict[str, list[int]] = field(default_factory=dict)
-    # blocks to append to the sequence's table; for one that was not running: its whole table
-    new_block_ids: dict[str, list[int]] = field(default_factory=dict)
+    # blocks to append to the sequence's tables, a list for each KV cache group; for one that was
+    # not running: its whole tables
+    new_block_ids: dict[str, tuple[list[int], ...]] = field(default_factory=dict)
     # adapters to copy from host memory into slots, before the forward pass
     lora_loads: list[tuple[LoadedLoRA, int]] = field(default_factory=list)
     swaps_out: list[KVCacheBlockSwap] = field(default_factory=list)  # device to host, first of all

@@ -164,7 +164,7 @@ class Scheduler:
                     index = self.running.index(seq)  # a sequence before it may have gone
                 self._add_to_output(output, seq, num_new)
                 if new_ids:
-                    output.new_block_ids[seq.seq_id] = new_ids
+                    output.new_block_ids[seq.seq_id] = self.kv_manager.ids_by_group(new_ids)
             index += 1
 
     def _admit_waiting(self, output: SchedulerOutput) -> None:
@@ -189,7 +189,7 @@ class Scheduler:
         promised = 0
         for seq in request.unfinished_seqs:  # several only after a preemption
             hit = self.kv_manager.get_computed_blocks(seq)
-            num_new = seq.num_tokens - len(hit) * self.kv_manager.block_size
+            num_new = seq.num_tokens - hit.num_tokens
             fits = self.kv_manager.can_fit_full_sequence(
                 seq, hit, self._limit_chunk(num_new), promised
             )
@@ -250,7 +250,8 @@ class Scheduler:
         if num_new > 0:
             self.kv_manager.allocate_slots(seq, num_new, output.kv_cache_block_copies)
             self._add_to_output(output, seq, num_new)
-        output.new_block_ids[seq.seq_id] = self.kv_manager.get_block_ids(seq.seq_id)
+        block_ids = self.kv_manager.get_block_ids(seq.seq_id)
+        output.new_block_ids[seq.seq_id] = self.kv_manager.ids_by_group(block_ids)
 
     def _swap_in(self, output: SchedulerOutput) -> None:
         """Swap requests back in before admitting new ones; they resume where they were."""

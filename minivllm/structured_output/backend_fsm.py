@@ -45,7 +45,8 @@ class TokenAutomaton:
     def allowed(self, state: int) -> np.ndarray:
         """Tokens whose bytes lead on from a state: bool ``[vocab]``."""
         allowed = np.zeros(len(self.vocabulary), dtype=bool)
-        states, dead = np.array([state * self._num_columns]), self._dead * self._num_columns
+        states = np.array([state * self._num_columns])
+        dead = self._dead * self._num_columns
         for level, columns in zip(self.vocabulary.trie, self._columns, strict=True):
             states = self._table[states[level.parents] + columns]
             alive = states != dead
@@ -76,7 +77,8 @@ def _indistinguishable(table: np.ndarray, max_length: int) -> list[int]:
         max_length: bytes of the longest token.
     """
     dead = len(table) - 1
-    classes, num_classes = [0] * dead + [dead], 2
+    classes = [0] * dead + [dead]
+    num_classes = 2
     for _ in range(max_length):
         of_state = np.array(classes, dtype=np.uint16)
         rows = np.column_stack((of_state, of_state[table]))  # its class and those of its edges

@@ -142,7 +142,8 @@ class GuidanceBackend:
         Some limits are of a mask: they are better found now than when the text has begun. So is a
         $ref that leads only to itself.
         """
-        trial, rng = matcher.deep_copy(), Random(0)
+        trial = matcher.deep_copy()
+        rng = Random(0)
         for i in range(_TRIED_MASKS):
             mask = np.frombuffer(trial.compute_bitmask(), dtype=np.uint8)
             bits = np.unpackbits(mask, count=self.vocab_size, bitorder="little")
@@ -173,7 +174,8 @@ class GuidanceBackend:
 
     def _serialize(self, params: StructuredOutputsParams) -> str:
         """The grammar in llguidance's own format."""
-        lib, value = self._lib, getattr(params, params.kind)
+        lib = self._lib
+        value = getattr(params, params.kind)
         if params.kind == "choice":
             # a terminal, which its lexer reads at once; alternatives of a rule are as many items
             texts = " | ".join(json.dumps(text, ensure_ascii=False) for text in value)

@@ -69,7 +69,8 @@ class StructuredOutputGrammar(ABC):
         self._fill(row)
         may_end = self.may_end()
         for token in self.stop_token_ids:
-            word, bit = token >> 5, 1 << (token & 31)
+            word = token >> 5
+            bit = 1 << (token & 31)
             if bool(row.item(word) & bit) != may_end:  # most often it is as it should be
                 row.view(np.uint32)[word] ^= np.uint32(bit)
 

@@ -109,7 +109,8 @@ def _can_reach_the_end(nfa: NFA) -> set[int]:
             into[target].append(state)
         for target in nfa.jumps[state]:
             into[target].append(state)
-    found, waiting = {nfa.end}, [nfa.end]
+    found = {nfa.end}
+    waiting = [nfa.end]
     for state in waiting:
         new = set(into[state]) - found
         found |= new
@@ -121,7 +122,8 @@ def _byte_classes(nfa: NFA) -> tuple[list[int], list[int]]:
     """The class of each byte, and the first byte of each class."""
     edges = [edge for edges in nfa.edges for edge in edges]
     bounds = sorted({0} | {low for low, _, _ in edges} | {high + 1 for _, high, _ in edges} - {256})
-    classes, column = [], -1
+    classes = []
+    column = -1
     for byte in range(256):
         if column + 1 < len(bounds) and bounds[column + 1] == byte:
             column += 1
@@ -135,7 +137,8 @@ def _closure(nfa: NFA, states: set[int], useful: set[int]) -> frozenset[int]:
     What may come depends on the others alone, so fewer sets differ: ``a`` and ``aa`` lead to one
     state in ``a+``.
     """
-    found, waiting = set(states), list(states)
+    found = set(states)
+    waiting = list(states)
     for state in waiting:
         new = [t for t in nfa.jumps[state] if t in useful and t not in found]
         found.update(new)

@@ -77,13 +77,14 @@ class StructuredOutputManager:
                 "skip_tokenizer_init=True leaves no tokenizer."
             )
         value = getattr(params, params.kind)
+        config = self.config
         return self._compiled(
-            params._backend or self.config.backend,
-            params.kind,
-            value if isinstance(value, str) else json.dumps(value),
-            params.disable_any_whitespace or self.config.disable_any_whitespace,
-            params.disable_additional_properties or self.config.disable_additional_properties,
-            params.whitespace_pattern,
+            params._backend or config.backend,
+            kind=params.kind,
+            text=value if isinstance(value, str) else json.dumps(value),
+            compact=params.disable_any_whitespace or config.disable_any_whitespace,
+            closed=params.disable_additional_properties or config.disable_additional_properties,
+            blanks=params.whitespace_pattern,
         ).fork(frozenset(stop_token_ids))
 
     def _compile(

@@ -34,7 +34,8 @@ class UnsupportedRegex(ValueError):
 def complement(ranges: Ranges) -> Ranges:
     """The complement of a set of character ranges."""
     ends = [(-1, -1), *sorted(ranges), (LAST_CHARACTER + 1, LAST_CHARACTER + 1)]
-    gaps, last = [], -1
+    gaps = []
+    last = -1
     for before, after in pairwise(ends):
         last = max(last, before[1])
         if last + 1 < after[0]:
@@ -90,7 +91,8 @@ class NFA:
 
     def _sequence(self, parts: list, state: int, first: bool = False, last: bool = False) -> int:
         for i, (kind, value) in enumerate(parts):
-            starts, ends = first and i == 0, last and i == len(parts) - 1
+            starts = first and i == 0
+            ends = last and i == len(parts) - 1
             if str(kind) == "AT":
                 # the whole text must match anyway: anchors at its ends say nothing more
                 if str(value) in ("AT_BEGINNING", "AT_BEGINNING_STRING") and starts:
@@ -98,7 +100,7 @@ class NFA:
                 if str(value) in ("AT_END", "AT_END_STRING") and ends:
                     continue
                 raise self._refuse("anchors and boundaries inside the text")
-            state = self._part(str(kind), value, state, starts, ends)
+            state = self._part(str(kind), value, state, first=starts, last=ends)
         return state
 
     def _part(self, kind: str, value, state: int, first: bool, last: bool) -> int:
@@ -108,13 +110,13 @@ class NFA:
         if kind == "BRANCH":
             end = self._new_state()
             for branch in value[1]:
-                self.jumps[self._sequence(list(branch), state, first, last)].append(end)
+                self.jumps[self._sequence(list(branch), state, first=first, last=last)].append(end)
             return end
         if kind == "SUBPATTERN":
             _, added, removed, part = value
             if added or removed:
                 raise self._refuse("flags for a part of the pattern")
-            return self._sequence(list(part), state, first, last)
+            return self._sequence(list(part), state, first=first, last=last)
         return self._characters(self._set_of(kind, value), state)
 
     def _repeat(self, least: int, most: int, part: list, state: int) -> int:

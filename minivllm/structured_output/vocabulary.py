@@ -50,10 +50,12 @@ class Vocabulary:
 
         Where the tokenizer would change the text, its longest tokens, one after the other.
         """
-        tokens, data = self._encode(text), text.encode()
+        tokens = self._encode(text)
+        data = text.encode()
         if b"".join(self.tokens[i] or b"" for i in tokens) == data:
             return tokens
-        tokens, begin = [], 0
+        tokens = []
+        begin = 0
         while begin < len(data):
             ends = range(min(begin + self._longest, len(data)), begin, -1)
             end = next((end for end in ends if data[begin:end] in self._ids), None)
@@ -86,11 +88,17 @@ class Vocabulary:
             whole = lengths == len(levels) + 1
             levels.append(
                 TrieLevel(
-                    beginnings >> 8, (beginnings & 255).astype(np.uint8), nodes[whole], ids[whole]
+                    parents=beginnings >> 8,
+                    last_bytes=(beginnings & 255).astype(np.uint8),
+                    ends=nodes[whole],
+                    token_ids=ids[whole],
                 )
             )
             on = ~whole
-            ids, lengths, places, nodes = ids[on], lengths[on], places[on] + 1, nodes[on]
+            ids = ids[on]
+            lengths = lengths[on]
+            places = places[on] + 1
+            nodes = nodes[on]
         return levels
 
     def __len__(self) -> int:

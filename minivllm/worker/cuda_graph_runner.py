@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Protocol
 
@@ -65,23 +66,25 @@ class CUDAGraphRunner:
     read what they wrote, and their results are dropped.
 
     Args:
-        forward: hidden states ``[n, hidden_size]`` of token ids, positions and metadata. It may
-            look at the sizes of tensors, never at what is in them.
+        forward: hidden states ``[n, hidden_size]`` of token ids, positions and each KV cache
+            group's metadata. It may look at the sizes of tensors, never at what is in them.
         sizes: the batch sizes to record.
         max_model_len: tokens of the longest sequence.
         block_size: positions per block.
         device: where the buffers go.
         recorder: see ``GraphRecorder``.
+        num_groups: KV cache groups. Each has buffers of its own for what says where blocks are.
     """
 
     def __init__(
         self,
-        forward: Callable[[torch.Tensor, torch.Tensor, AttentionMetadata], torch.Tensor],
+        forward: Callable[[torch.Tensor, torch.Tensor, list[AttentionMetadata]], torch.Tensor],
         sizes: list[int],
         max_model_len: int,
         block_size: int,
         device: torch.device,
         recorder: GraphRecorder,
+        num_groups: int = 1,
     ):
         self.sizes = sorted(sizes)
         self._forward = forward
@@ -91,29 +94,35 @@ class CUDAGraphRunner:
             return torch.zeros(shape, dtype=dtype, device=device)
 
         self.token_ids, self.positions = zeros(2, most, dtype=torch.int64)
-        self.metadata = AttentionMetadata(
-            query_start_loc=torch.arange(most + 1, dtype=torch.int32, device=device),
-            seq_lens=zeros(most) + 1,
-            block_table=zeros(most, -(-max_model_len // block_size)),
-            slot_mapping=zeros(most, dtype=torch.int64),
-            max_query_len=1,
-            max_seq_len=max_model_len,
-        )
+        query_start_loc = torch.arange(most + 1, dtype=torch.int32, device=device)
+        self.seq_lens = zeros(most) + 1
+        self.metadata = [
+            AttentionMetadata(
+                query_start_loc=query_start_loc,
+                seq_lens=self.seq_lens,
+                block_table=zeros(most, -(-max_model_len // block_size)),
+                slot_mapping=zeros(most, dtype=torch.int64),
+                max_query_len=1,
+                max_seq_len=max_model_len,
+            )
+            for _ in range(num_groups)
+        ]
         self.hidden: torch.Tensor | None = None  # [most, hidden_size], once the first run is done
         # The largest first, so that the smaller ones find room in the memory it has left.
         self._replays = {n: recorder.capture(partial(self._run, n)) for n in self.sizes[::-1]}
 
     def _run(self, size: int) -> None:
         """The forward pass on the first rows of all buffers."""
-        whole = self.metadata
-        metadata = AttentionMetadata(
-            whole.query_start_loc[: size + 1],
-            whole.seq_lens[:size],
-            whole.block_table[:size],
-            whole.slot_mapping[:size],
-            whole.max_query_len,
-            whole.max_seq_len,
-        )
+        metadata = [
+            replace(
+                whole,
+                query_start_loc=whole.query_start_loc[: size + 1],
+                seq_lens=whole.seq_lens[:size],
+                block_table=whole.block_table[:size],
+                slot_mapping=whole.slot_mapping[:size],
+            )
+            for whole in self.metadata
+        ]
         hidden = self._forward(self.token_ids[:size], self.positions[:size], metadata)
         if self.hidden is None:
             self.hidden = torch.empty_like(hidden)
@@ -126,24 +135,26 @@ class CUDAGraphRunner:
         decodes_only = max(query_lens) == 1
         return self.sizes[index] if decodes_only and index < len(self.sizes) else num_seqs
 
-    def has(self, metadata: AttentionMetadata) -> bool:
+    def has(self, metadata: list[AttentionMetadata]) -> bool:
         """True if a graph was captured for a batch like this: decodes only, and not too many."""
-        return metadata.max_query_len == 1 and len(metadata.seq_lens) in self._replays
+        first = metadata[0]  # the sequences are the same in all groups
+        return first.max_query_len == 1 and len(first.seq_lens) in self._replays
 
     def replay(
-        self, token_ids: torch.Tensor, positions: torch.Tensor, metadata: AttentionMetadata
+        self, token_ids: torch.Tensor, positions: torch.Tensor, metadata: list[AttentionMetadata]
     ) -> torch.Tensor:
         """Replay the forward pass of a batch for which ``has`` is true; arguments as ``forward``.
 
         Returns:
             ``[n, hidden_size]``, in a buffer that the next call overwrites.
         """
-        size, width = metadata.block_table.shape
+        size = len(token_ids)
         self.token_ids[:size] = token_ids
         self.positions[:size] = positions
-        self.metadata.seq_lens[:size] = metadata.seq_lens
-        self.metadata.block_table[:size, :width] = metadata.block_table
-        self.metadata.slot_mapping[:size] = metadata.slot_mapping
+        self.seq_lens[:size] = metadata[0].seq_lens
+        for buffers, group in zip(self.metadata, metadata, strict=True):
+            buffers.block_table[:size, : group.block_table.shape[1]] = group.block_table
+            buffers.slot_mapping[:size] = group.slot_mapping
         self._replays[size]()
         assert self.hidden is not None, "a recording wrote to it"
         return self.hidden[:size]

@@ -92,12 +92,12 @@ class DraftModelProposer:
         model_input, decodes = self._read_along(scheduler_output, batch, to_guess)
         if not model_input.token_ids:
             return copied
-        token_ids, positions, metadata = model_input.to_tensors(self.device)
+        token_ids, positions, (metadata,) = model_input.to_tensors(self.device)
         hidden = self._forward(token_ids, positions, metadata)
         if not decodes.seq_ids:
             return copied
         # 2. From here on a token at a time: its own best one, or one that it draws.
-        states = [batch[seq_id] for seq_id in decodes.seq_ids]
+        states = [batch.states[seq_id] for seq_id in decodes.seq_ids]
         hidden = hidden[make_tensor(decodes.rows, "int64", self.device)]
         positions = make_tensor(decodes.positions, "int64", self.device)
         metadata = AttentionMetadata.build(
@@ -121,7 +121,7 @@ class DraftModelProposer:
         """Number of useful drafts, for each sequence that got a token and has slots behind it."""
         wanted = {}
         for seq_id in scheduler_output.num_scheduled_tokens:
-            state = batch[seq_id]
+            state = batch.states[seq_id]
             has_token = sampled.get(seq_id, [NO_TOKEN])[-1] != NO_TOKEN
             if not has_token or state.is_beam or seq_id in scheduler_output.forks:
                 continue
@@ -138,7 +138,7 @@ class DraftModelProposer:
         """Drafts from n-grams, for the sequences that have any."""
         if self.ngrams is None:
             return {}
-        states = [batch[seq_id] for seq_id in wanted]
+        states = [batch.states[seq_id] for seq_id in wanted]
         found = zip(wanted.items(), self.ngrams.propose(states), strict=True)
         return {seq_id: token_ids[:n] for (seq_id, n), token_ids in found if token_ids}
 
@@ -148,7 +148,7 @@ class DraftModelProposer:
         """All that is new, and who goes on from there; none that is longer than it knows."""
         model_input, decodes = ModelInput(), _Decodes([], [], [], [], [])
         for seq_id, num_new in scheduler_output.num_scheduled_tokens.items():
-            state = batch[seq_id]
+            state = batch.states[seq_id]
             start = scheduler_output.num_computed_tokens[seq_id]
             num_known = len(state.token_ids)
             num_drafts = wanted.get(seq_id, 0) if num_known < self.num_positions else 0
@@ -156,13 +156,14 @@ class DraftModelProposer:
             stop = min(stop, self.num_positions)
             if start >= stop:
                 continue
-            model_input.add(state.token_ids[start:stop], start, state.block_ids, self.block_size)
+            block_ids = state.block_ids[0]  # its layers are behind those of the first group
+            model_input.add(state.token_ids[start:stop], start, [block_ids], self.block_size)
             if num_drafts > 0:
                 decodes.seq_ids.append(seq_id)
                 decodes.num_drafts.append(num_drafts)
                 decodes.rows.append(len(model_input.token_ids) - 1)
                 decodes.positions.append(stop)
-                decodes.block_tables.append(state.block_ids)
+                decodes.block_tables.append(block_ids)
         return model_input, decodes
 
     def _next(self, metadata: AttentionMetadata, positions: torch.Tensor) -> AttentionMetadata:
@@ -178,7 +179,8 @@ class DraftModelProposer:
     def _forward(
         self, token_ids: torch.Tensor, positions: torch.Tensor, metadata: AttentionMetadata
     ) -> torch.Tensor:
-        attention = StepAttention(self.attention, self.kv_cache, metadata)
+        of_layers = [metadata] * len(self.kv_cache.layer_groups)
+        attention = StepAttention(self.attention, self.kv_cache, of_layers)
         return self.model(token_ids, positions, attention)
 
     def _choose(

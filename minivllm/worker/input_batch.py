@@ -7,7 +7,7 @@ The scheduler sends only what is new; this is the other side's copy.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 
@@ -21,7 +21,7 @@ from minivllm.scheduling.output import NO_TOKEN, BeamMove, SchedulerOutput
 class CachedRequestState(SamplingState):
     """The model runner's state of one sequence."""
 
-    block_ids: list[int] = field(default_factory=list)
+    block_ids: tuple[list[int], ...] = ()  # of each KV cache group; none: it does not run
     is_beam: bool = False
     lora: LoadedLoRA | None = None  # its adapter
     drawn_drafts: DrawnDrafts | None = None  # the last ones, if they were drawn
@@ -34,7 +34,7 @@ def _child(parent: CachedRequestState, token_ids: list[int], seed: int) -> Cache
         seed,
         token_ids,
         parent.num_prompt_tokens,
-        list(parent.block_ids),
+        tuple(list(block_ids) for block_ids in parent.block_ids),
         parent.is_beam,
         parent.lora,
     )
@@ -61,7 +61,7 @@ class InputBatch:
             self._move_beams(scheduler_output.beam_moves)
         resumed = scheduler_output.resumed_req_ids  # their whole tables come below
         for seq_id in (*scheduler_output.preempted_req_ids, *resumed):  # tokens stay
-            self.states[seq_id].block_ids = []
+            self.states[seq_id].block_ids = ()
         for new in scheduler_output.scheduled_new_reqs:
             self.states[new.seq_id] = CachedRequestState(
                 new.sampling_params,
@@ -76,9 +76,13 @@ class InputBatch:
                 self.num_prompt_logprobs[new.seq_id] = num_top
         for copy in scheduler_output.kv_cache_block_copies:
             if copy.seq_id not in resumed:
-                self.states[copy.seq_id].block_ids[-1] = copy.dst_block_id
+                self.states[copy.seq_id].block_ids[copy.group][-1] = copy.dst_block_id
         for seq_id, new_ids in scheduler_output.new_block_ids.items():
-            self.states[seq_id].block_ids += new_ids
+            state = self.states[seq_id]
+            if not state.block_ids:
+                state.block_ids = tuple([] for _ in new_ids)
+            for block_ids, more in zip(state.block_ids, new_ids, strict=True):
+                block_ids += more
 
     def _move_beams(self, moves: list[BeamMove]) -> None:
         """Apply beam moves: replace the tokens drawn here by those that the scheduler chose."""
@@ -126,6 +130,3 @@ class InputBatch:
             metadata = SamplingMetadata(states, logits.shape[-1], logits.device)
             self._sampling_metadata = metadata
         return metadata
-
-    def __getitem__(self, seq_id: str) -> CachedRequestState:
-        return self.states[seq_id]

@@ -13,7 +13,6 @@ from minivllm.attention.backend import AttentionBackend
 from minivllm.attention.kv_cache import KVCache
 from minivllm.attention.metadata import AttentionMetadata
 from minivllm.attention.step import StepAttention
-from minivllm.lora.worker_manager import WorkerLoRAManager
 from minivllm.models.decoder import DecoderModel
 from minivllm.sampling.grammar_bitmask import apply_grammar_bitmask
 from minivllm.sampling.rejection_sampler import keep_verified
@@ -23,7 +22,8 @@ from minivllm.utils.tensors import make_tensor
 from minivllm.worker.cuda_graph_runner import CUDAGraphRunner, GraphRecorder
 from minivllm.worker.draft_model import DraftModelProposer
 from minivllm.worker.input_batch import InputBatch
-from minivllm.worker.model_input import ModelInput
+from minivllm.worker.lora_manager import WorkerLoRAManager
+from minivllm.worker.model_input import GroupInput, ModelInput
 from minivllm.worker.prompt_logprobs import prompt_logprobs_of
 
 
@@ -38,6 +38,7 @@ class ModelRunner:
         attention: how the layers write and read the cache.
         draft_model: guesses what comes next, if there is one.
         lora_manager: adapters, if requests may have any.
+        num_groups: KV cache groups, each with a block table for each sequence.
     """
 
     input_batch_class = InputBatch
@@ -51,6 +52,7 @@ class ModelRunner:
         attention: AttentionBackend,
         draft_model: DraftModelProposer | None = None,
         lora_manager: WorkerLoRAManager | None = None,
+        num_groups: int = 1,
     ):
         self.model = model
         self.draft_model = draft_model
@@ -58,6 +60,7 @@ class ModelRunner:
         self.kv_cache = kv_cache
         self.host_kv_cache = host_kv_cache
         self.block_size = block_size
+        self.num_groups = num_groups
         self.attention = attention
         self.device = kv_cache.data.device
         self.input_batch = self.input_batch_class()
@@ -70,7 +73,13 @@ class ModelRunner:
     ) -> None:
         """Capture CUDA graphs, to be replayed for batches of decodes; see ``CUDAGraphRunner``."""
         self.cuda_graph_runner = CUDAGraphRunner(
-            self._forward, sizes, max_model_len, self.block_size, self.device, recorder
+            self._forward,
+            sizes,
+            max_model_len,
+            self.block_size,
+            device=self.device,
+            recorder=recorder,
+            num_groups=self.num_groups,
         )
 
     @torch.inference_mode()
@@ -151,9 +160,10 @@ class ModelRunner:
         self.input_batch.append(output.sampled_token_ids)
 
     def _forward(
-        self, token_ids: torch.Tensor, positions: torch.Tensor, metadata: AttentionMetadata
+        self, token_ids: torch.Tensor, positions: torch.Tensor, metadata: list[AttentionMetadata]
     ) -> torch.Tensor:
-        attention = StepAttention(self.attention, self.kv_cache, metadata)
+        of_layers = [metadata[group] for group in self.kv_cache.layer_groups]
+        attention = StepAttention(self.attention, self.kv_cache, of_layers)
         return self.model(token_ids, positions, attention)
 
     def _move_blocks(self, scheduler_output: SchedulerOutput) -> None:
@@ -170,15 +180,16 @@ class ModelRunner:
 
     def prepare_inputs(
         self, scheduler_output: SchedulerOutput
-    ) -> tuple[torch.Tensor, torch.Tensor, AttentionMetadata]:
+    ) -> tuple[torch.Tensor, torch.Tensor, list[AttentionMetadata]]:
         """Lay all scheduled tokens side by side in one flat batch.
 
         Returns:
-            Token ids and positions, int64 ``[num_tokens]``, and the metadata that cuts them apart.
+            Token ids and positions, int64 ``[num_tokens]``, and the metadata that cuts them apart,
+            of each KV cache group.
         """
-        model_input = ModelInput()
+        model_input = ModelInput(groups=[GroupInput() for _ in range(self.num_groups)])
         for seq_id, num_new in scheduler_output.num_scheduled_tokens.items():
-            state = self.input_batch[seq_id]
+            state = self.input_batch.states[seq_id]
             start = scheduler_output.num_computed_tokens[seq_id]
             token_ids = state.token_ids[start : start + num_new]
             token_ids += scheduler_output.scheduled_spec_decode_tokens.get(seq_id, ())
@@ -197,7 +208,7 @@ class ModelRunner:
         for seq_id, num_new in scheduler_output.num_scheduled_tokens.items():
             end += num_new
             stop = scheduler_output.num_computed_tokens[seq_id] + num_new
-            num_drafts = stop - len(self.input_batch[seq_id].token_ids)
+            num_drafts = stop - len(self.input_batch.states[seq_id].token_ids)
             if num_drafts >= 0:
                 siblings = scheduler_output.forks.get(seq_id, [])
                 seq_ids += [seq_id, *siblings]

@@ -23,7 +23,9 @@ class PipelineStage(ModelRunner):
     """The last stage of a pipeline, and what all stages do.
 
     Whatever fails in a stage, it receives and sends once in every step that computes anything. So
-    no other stage waits for it, and a step that failed can be computed again.
+    no other stage waits for it, and a step that failed can be computed again. That is why hidden
+    states travel through an attribute: a stage whose model has failed has none to return, but it
+    must send something of their shape all the same.
 
     Args:
         group: the stages, of which this is one.
@@ -33,30 +35,39 @@ class PipelineStage(ModelRunner):
     def __init__(self, group: Group, **args: Any):
         super().__init__(**args)
         self.group = group
-        self._hidden_states = torch.empty(0)  # see ``models.pipeline_parallel``
+        self._hidden_states = torch.empty(0)  # of this step; see ``StageModel.forward``
 
     @torch.inference_mode()
     def execute_model(self, scheduler_output: SchedulerOutput) -> ModelRunnerOutput:
         """Receive, compute a step, send. Earlier stages have an empty ModelRunnerOutput."""
-        num_tokens, group = scheduler_output.total_num_scheduled_tokens, self.group
-        size = 2, num_tokens, self.model.config.hidden_size
-        dtype = self.model.config.dtype
-        self._hidden_states = torch.zeros(size, dtype=dtype, device=self.device)
-        if num_tokens and group.rank > 0:
-            group.recv([self._hidden_states], group.rank - 1)
+        num_tokens = scheduler_output.total_num_scheduled_tokens
+        self._receive(num_tokens)
         try:
             return self._compute(scheduler_output)
         finally:
-            if num_tokens and group.rank < group.size - 1:
-                group.send([self._hidden_states], group.rank + 1)
+            self._send(num_tokens)
+
+    def _receive(self, num_tokens: int) -> None:
+        """Wait for the stage before; the first stage has zeros, which it does not read."""
+        size = 2, num_tokens, self.model.config.hidden_size
+        dtype = self.model.config.dtype
+        self._hidden_states = torch.zeros(size, dtype=dtype, device=self.device)
+        if num_tokens and self.group.rank > 0:
+            self.group.recv([self._hidden_states], src=self.group.rank - 1)
+
+    def _send(self, num_tokens: int) -> None:
+        """Give the next stage what this one has made; after an error, what it has received."""
+        if num_tokens and self.group.rank < self.group.size - 1:
+            self.group.send([self._hidden_states], dst=self.group.rank + 1)
 
     def _compute(self, scheduler_output: SchedulerOutput) -> ModelRunnerOutput:
         return super().execute_model(scheduler_output)
 
     def _forward(
-        self, token_ids: torch.Tensor, positions: torch.Tensor, metadata: AttentionMetadata
+        self, token_ids: torch.Tensor, positions: torch.Tensor, metadata: list[AttentionMetadata]
     ) -> torch.Tensor:
-        attention = StepAttention(self.attention, self.kv_cache, metadata)
+        of_layers = [metadata[group] for group in self.kv_cache.layer_groups]
+        attention = StepAttention(self.attention, self.kv_cache, of_layers)
         return self.model(token_ids, positions, attention, self._hidden_states)
 
 
@@ -67,7 +78,7 @@ class EarlierStage(PipelineStage):
         self.input_batch.update(scheduler_output)
         for seq_id, token_ids in scheduler_output.new_token_ids.items():
             start = scheduler_output.num_computed_tokens[seq_id]
-            self.input_batch[seq_id].token_ids[start:] = token_ids
+            self.input_batch.states[seq_id].token_ids[start:] = token_ids
         self._move_blocks(scheduler_output)
         if scheduler_output.num_scheduled_tokens:
             self._hidden_states = self._forward(*self.prepare_inputs(scheduler_output))
@@ -80,7 +91,7 @@ class EarlierStage(PipelineStage):
         self.input_batch.fork(scheduler_output.forks)
         for seq_id in seq_ids:
             drafts = scheduler_output.scheduled_spec_decode_tokens.get(seq_id, ())
-            self.input_batch[seq_id].token_ids += [*drafts, NO_TOKEN]
+            self.input_batch.states[seq_id].token_ids += [*drafts, NO_TOKEN]
 
 
 def make_runner(group: Group, model: DecoderModel, **args: Any) -> ModelRunner:

@@ -67,7 +67,7 @@ class PoolingRunner(ModelRunner):
 
     def prepare_inputs(
         self, scheduler_output: SchedulerOutput
-    ) -> tuple[torch.Tensor, torch.Tensor, AttentionMetadata]:
+    ) -> tuple[torch.Tensor, torch.Tensor, list[AttentionMetadata]]:
         """Lay all scheduled tokens side by side; ids carry the types of their tokens."""
         token_ids, positions, metadata = super().prepare_inputs(scheduler_output)
         end = 0

@@ -24,6 +24,7 @@ def full_step(
     max_model_len: int,
     block_size: int,
     pooling_params: PoolingParams | None = None,
+    num_groups: int = 1,
 ) -> SchedulerOutput:
     """The SchedulerOutput of the largest step that the limits allow: most tokens, most logits.
 
@@ -43,7 +44,10 @@ def full_step(
     return SchedulerOutput(
         num_scheduled_tokens=dict(zip(ids, lengths, strict=True)),
         num_computed_tokens=dict.fromkeys(ids, 0),
-        new_block_ids={i: [0] * cdiv(n, block_size) for i, n in zip(ids, lengths, strict=True)},
+        new_block_ids={
+            i: tuple([0] * cdiv(n, block_size) for _ in range(num_groups))
+            for i, n in zip(ids, lengths, strict=True)
+        },
         scheduled_new_reqs=[
             NewRequestData(i, [0] * n, n, params, seed=0, pooling_params=pooling_params)
             for i, n in zip(ids, lengths, strict=True)

@@ -30,7 +30,7 @@ def prompt_logprobs_of(
     for seq_id, num_new in plan.num_scheduled_tokens.items():
         row = end
         end += num_new
-        state = input_batch[seq_id]
+        state = input_batch.states[seq_id]
         num_top = input_batch.num_prompt_logprobs.get(seq_id)
         if num_top is None or len(state.token_ids) > state.num_prompt_tokens:
             continue  # not asked for, or known: the request comes back from a preemption

@@ -5,40 +5,50 @@
 
 from __future__ import annotations
 
+import gc
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
+from traceback import clear_frames
 from typing import Any
 
 import torch
 
 from minivllm import envs
 from minivllm.attention.kv_cache import KVCache
-from minivllm.attention.quantized_kv import is_float8, layer_scales
+from minivllm.attention.quantized_kv import is_float8
 from minivllm.attention.selector import make_backend
 from minivllm.config import VllmConfig
 from minivllm.config.lora import LoRAConfig
 from minivllm.cpu import apply as cpu
-from minivllm.cpu import linear
+from minivllm.cpu.linear import Timings, export_timings, import_timings
 from minivllm.distributed.group import Alone, ParallelState
 from minivllm.kv.kv_cache_config import KVCacheConfig
+from minivllm.kv.kv_cache_spec import (
+    KVCacheGroupSpec,
+    KVCacheSpec,
+    bytes_per_block,
+    get_kv_cache_groups,
+)
 from minivllm.kv.memory_profile import MemoryProfile, format_bytes, host_memory_gib
 from minivllm.logger import init_logger
 from minivllm.lora import apply as lora
 from minivllm.lora.request import LoadedLoRA, LoRARequest
-from minivllm.lora.worker_manager import WorkerLoRAManager
 from minivllm.models.decoder import DecoderModel
 from minivllm.models.loader import load_model
 from minivllm.models.model_config import ModelConfig
-from minivllm.pooling.make import make_pooler
+from minivllm.pooling.make_pooler import make_pooler
 from minivllm.pooling_params import PoolingParams
 from minivllm.quantization import gguf, w4a16
 from minivllm.scheduling.output import ModelRunnerOutput, SchedulerOutput
+from minivllm.utils.math_utils import cdiv
 from minivllm.utils.platforms import describe_gpu
 from minivllm.worker.cuda_graph_runner import CUDAGraphRecorder, capture_sizes
 from minivllm.worker.draft_model import DraftModelProposer
+from minivllm.worker.kv_cache import DRAFT, kv_cache_specs, make_kv_cache
+from minivllm.worker.lora_manager import WorkerLoRAManager
 from minivllm.worker.model_runner import ModelRunner
 from minivllm.worker.pipeline_stage import make_runner
 from minivllm.worker.profiling import full_step, peak_bytes
@@ -52,7 +62,7 @@ class Worker:
     """One device with a model on it. Its methods are called in the order in which they stand here.
 
     The config says what to load, where, and within which limits; the state, which part of a model
-    that several ranks share. Ranks on GPUs have one each.
+    that several ranks share. Ranks on GPUs have one each, or take turns in one process.
     """
 
     def __init__(self, config: VllmConfig, parallel_state: ParallelState | None = None):
@@ -64,8 +74,12 @@ class Worker:
         self.draft_model: DecoderModel | None = None
         self.lora_manager: WorkerLoRAManager | None = None
         self.device = config.device_config.device
+        self.ranks_here = 1  # on this device
         if self.device.type == "cuda" and config.parallel_config.world_size > 1:
-            self.device = torch.device("cuda", self.parallel_state.rank % torch.cuda.device_count())
+            num_gpus = torch.cuda.device_count()
+            self.device = torch.device("cuda", self.parallel_state.rank % num_gpus)
+            if config.parallel_config.backend == "together":
+                self.ranks_here = cdiv(config.parallel_config.world_size, num_gpus)
         self.block_size = config.cache_config.block_size
         self.total: float = host_memory_gib() * 2**30  # of the device
         self._peak_activations: int | None = None  # what a GPU was measured to need
@@ -81,6 +95,8 @@ class Worker:
         """
         self.attention = make_backend(self.config.device_config.attention_backend, self.device)
         if self.device.type != "cpu":
+            if self.device.index is not None:  # Triton launches on the current one
+                torch.cuda.set_device(self.device)
             self._look_at_gpu()
 
     def _look_at_gpu(self) -> None:
@@ -90,31 +106,32 @@ class Worker:
         stated = cache.num_gpu_blocks_override or cache.kv_cache_memory_bytes
         if self.free_at_start < self.wanted and not stated:
             raise ValueError(
-                f"gpu_memory_utilization={cache.gpu_memory_utilization} asks for "
-                f"{format_bytes(self.wanted)} of the GPU's {format_bytes(self.total)}, but only "
-                f"{format_bytes(self.free_at_start)} are free; lower it, or end what else uses the "
-                "GPU."
+                f"Free memory on device {self.device} ({self.free_at_start / 2**30:.2f}/"
+                f"{self.total / 2**30:.2f} GiB) on startup is less than desired GPU memory "
+                f"utilization ({cache.gpu_memory_utilization}, {self.wanted / 2**30:.2f} GiB). "
+                "Decrease GPU memory utilization or reduce GPU memory used by other processes."
             )
 
-    def load_model(self, fastest: Mapping[Any, Any] | None = None) -> dict[Any, Any]:
+    def load_model(self, timings: Timings | None = None) -> Timings:
         """Build the model and read its weights.
 
         Args:
-            fastest: products that were measured before, see ``cpu.linear.FASTEST``.
+            timings: of a CPU's products, as other ranks have measured them.
 
         Returns:
-            All that are known now.
+            All that are known now; on a GPU none.
 
         Raises:
             ValueError: if they do not fit.
         """
-        linear.FASTEST.update(fastest or {})
+        if timings and self.device.type == "cpu":
+            import_timings(timings)
         whole, load = self.whole_config, self.config.load_config
-        with self._out_of_memory_explained():
+        with self._out_of_memory_explained("the weights"):
             self.model = self._load(load.model_directory, whole.model_config, whole.lora_config)
             if whole.draft_model_config is not None and load.draft_model_directory is not None:
                 self.draft_model = self._load(load.draft_model_directory, whole.draft_model_config)
-        return dict(linear.FASTEST)
+        return export_timings() if self.device.type == "cpu" else {}
 
     def _load(
         self, directory: Path, config: ModelConfig, lora_config: LoRAConfig | None = None
@@ -140,9 +157,13 @@ class Worker:
                 cpu.apply(model, self.attention)
         return model
 
-    def get_kv_cache_spec(self) -> int:
-        """Bytes of one block here, over the layers and heads that this rank has."""
-        return self.config.kv_bytes_per_block
+    def get_kv_cache_spec(self) -> dict[str, KVCacheSpec]:
+        """The KVCacheSpec of each layer that this rank has, by name; a draft model's come last."""
+        cache = self.config.cache_config
+        specs = kv_cache_specs(self.model_config, cache)
+        if self.draft_config is not None:
+            specs |= kv_cache_specs(self.draft_config, cache, prefix=DRAFT)
+        return specs
 
     def determine_available_memory(self) -> int:
         """Bytes for the KV cache: on a GPU what weights and a full step leave, on a CPU as stated.
@@ -153,16 +174,18 @@ class Worker:
         return envs.cpu_kvcache_bytes() if self.device.type == "cpu" else self._measure_gpu()
 
     def _measure_gpu(self) -> int:
-        with self._out_of_memory_explained():
+        with self._out_of_memory_explained("weights and a full step"):
             self._peak_activations = self._activations()
         torch.cuda.empty_cache()
         used = self.free_at_start - torch.cuda.mem_get_info(self.device)[0]
         self._overhead = max(0, used - self._weight_bytes())
-        return self.wanted - used - self._peak_activations
+        left = self.wanted - used - self._peak_activations
+        return left // self.ranks_here
 
     def initialize_from_config(self, kv_cache_config: KVCacheConfig) -> None:
         """Allocate the KV cache, on the device and on the host, and make the model runner."""
         self.num_blocks = kv_cache_config.num_blocks
+        self.bytes_per_block = bytes_per_block(kv_cache_config.groups, self.get_kv_cache_spec())
         cache_dtype = self.config.cache_config.cache_dtype
         is_scaled = is_float8(self.model_config.kv_cache_dtype(cache_dtype))
         if is_scaled and not (self.model.kv_scales or self.model_config.is_encoder_only):
@@ -170,7 +193,8 @@ class Worker:
                 "Using KV cache scaling factor 1.0 for %s. If this is unintended, verify that "
                 "k/v_scale scaling factors are properly set in the checkpoint.", cache_dtype,
             )  # fmt: skip
-        self.model_runner = self._runner(self.num_blocks, kv_cache_config.num_host_blocks + 1)
+        with self._out_of_memory_explained("weights and the KV cache"):
+            self.model_runner = self._runner(kv_cache_config)
         if self.device.type != "cpu":
             self.profile_memory()
         self._log_room(kv_cache_config.num_host_blocks)
@@ -210,6 +234,9 @@ class Worker:
         if self.parallel_state.pp.size > 1:
             logger.info("No CUDA graphs: stages receive and send, which is not recorded.")
             return
+        if self.config.parallel_config.backend == "together" and self.parallel_state.tp.size > 1:
+            logger.info("No CUDA graphs: ranks take turns, which is not recorded.")
+            return
         if not self.attention.supports_cuda_graphs:
             name = self.attention.name
             logger.info(
@@ -219,7 +246,8 @@ class Worker:
         limits, start = self.config.scheduler_config, time.perf_counter()
         free_before, _ = torch.cuda.mem_get_info(self.device)
         sizes = capture_sizes(min(limits.max_num_seqs, limits.max_num_batched_tokens))
-        self.model_runner.capture_decodes(sizes, limits.max_model_len, CUDAGraphRecorder())
+        with self._out_of_memory_explained("weights, KV cache and CUDA graphs"):
+            self.model_runner.capture_decodes(sizes, limits.max_model_len, CUDAGraphRecorder())
         torch.cuda.synchronize(self.device)
         taken = free_before - torch.cuda.mem_get_info(self.device)[0]
         logger.info(
@@ -231,20 +259,30 @@ class Worker:
         """Compute one step.
 
         Raises:
-            RuntimeError: if the step before it has failed, and this one was planned behind it: what
-                it goes on from is not there. The next plan that says ``reset`` is computed. (A
-                stage computes it all the same: the next one waits for what it sends.)
+            RuntimeError: if the GPU has not enough memory for it; or if the step before it has
+                failed, and this one was planned behind it: what it goes on from is not there. The
+                next plan that says ``reset`` is computed. (A stage computes it all the same: the
+                next one waits for what it sends.)
         """
         is_stage = self.parallel_state.pp.size > 1
         if self._has_failed and not scheduler_output.reset and not is_stage:
             raise RuntimeError("the step before this one has failed.")
         self._has_failed = True
-        output = self.model_runner.execute_model(scheduler_output)
+        try:
+            output = self.model_runner.execute_model(scheduler_output)
+        except torch.OutOfMemoryError as error:
+            clear_frames(error.__traceback__)  # what the step has made is let go
+            torch.cuda.empty_cache()
+            raise RuntimeError(
+                f"a step of {sum(scheduler_output.num_scheduled_tokens.values())} tokens does not "
+                f"fit into the memory of {self.device}; lower gpu_memory_utilization, "
+                "max_num_batched_tokens or max_num_seqs, or end what else uses the GPU."
+            ) from error
         self._has_failed = False
         return output
 
     def check_params(self, params: Any) -> None:
-        """Do nothing: a call whose arguments cannot be read does not come so far."""
+        """No-op. Used to test that the arguments can be unpickled by this rank."""
 
     def add_lora(self, lora_request: LoRARequest) -> LoadedLoRA:
         """Read an adapter into host memory: see ``WorkerLoRAManager.add_lora``."""
@@ -268,7 +306,7 @@ class Worker:
                 weights=self._weight_bytes(),
                 activations=self._peak_activations,
                 overhead=self._overhead,
-                kv_cache=self.num_blocks * self.config.kv_bytes_per_block,
+                kv_cache=self.num_blocks * self.bytes_per_block,
                 num_blocks=self.num_blocks,
                 block_size=self.block_size,
                 cache_dtype=self.config.cache_config.cache_dtype,
@@ -278,48 +316,58 @@ class Worker:
             logger.info("%s", self._profile)
         return self._profile
 
-    def _runner(self, num_blocks: int, num_host_blocks: int) -> ModelRunner:
-        device = self._kv_cache(num_blocks, self.device)
+    def _runner(self, kv_cache_config: KVCacheConfig) -> ModelRunner:
+        groups = kv_cache_config.groups
+        num_host_blocks = kv_cache_config.num_host_blocks + 1  # its null block
+        kv_cache = self._kv_cache(groups, kv_cache_config.num_blocks, self.device)
         draft_model = None
         speculative = self.config.speculative_config
-        if self.draft_model is not None and device.draft is not None and speculative is not None:
+        if self.draft_model is not None and kv_cache.draft is not None and speculative is not None:
             draft_model = DraftModelProposer(
                 speculative,
                 self.draft_model,
-                device.draft,
-                self.block_size,
-                self.config.scheduler_config.max_model_len,
-                self.attention,
+                kv_cache.draft,
+                block_size=self.block_size,
+                max_model_len=self.config.scheduler_config.max_model_len,
+                attention=self.attention,
             )
         return make_runner(
             self.parallel_state.pp,
             model=self.model,
-            kv_cache=device,
-            host_kv_cache=self._kv_cache(num_host_blocks, torch.device("cpu")),
+            kv_cache=kv_cache,
+            host_kv_cache=self._kv_cache(groups, num_host_blocks, torch.device("cpu")),
             block_size=self.block_size,
             attention=self.attention,
             draft_model=draft_model,
             lora_manager=self.lora_manager,
+            num_groups=max(1, len(groups)),  # an encoder's tables are one group, of empty ones
         )
 
-    def _kv_cache(self, num_blocks: int, device: torch.device) -> KVCache:
+    def _kv_cache(
+        self, groups: Sequence[KVCacheGroupSpec], num_blocks: int, device: torch.device
+    ) -> KVCache:
         """Make a KV cache: layers of the model and of its draft, behind the same block ids."""
-
-        def layers(
-            model: DecoderModel, config: ModelConfig, draft: KVCache | None = None
-        ) -> KVCache:
-            num_layers = 0 if config.is_encoder_only else config.num_layers
-            shape = num_layers, num_blocks, self.block_size
-            heads = config.num_kv_heads, config.head_dim
-            dtype = config.kv_cache_dtype(self.config.cache_config.cache_dtype)
-            known = model.kv_scales, num_layers, config.start_layer
-            scales = layer_scales(*known) if is_float8(dtype) else []
-            return KVCache(*shape, *heads, dtype, device, draft, scales)
-
+        cache = self.config.cache_config
         draft = None
         if self.draft_config is not None and self.draft_model is not None:
-            draft = layers(self.draft_model, self.draft_config)
-        return layers(self.model, self.model_config, draft)
+            draft = make_kv_cache(
+                self.draft_config,
+                cache,
+                groups,
+                num_blocks=num_blocks,
+                device=device,
+                kv_scales=self.draft_model.kv_scales,
+                prefix=DRAFT,
+            )
+        return make_kv_cache(
+            self.model_config,
+            cache,
+            groups,
+            num_blocks=num_blocks,
+            device=device,
+            kv_scales=self.model.kv_scales,
+            draft=draft,
+        )
 
     def _activations(self) -> int:
         """Bytes of activations: the peak of a full step, run on a KV cache of one block.
@@ -327,11 +375,17 @@ class Worker:
         The layers run as modules: their tensors are counted, a compiled layer's arrays are not.
         """
         limits = self.config.scheduler_config
-        runner = self._runner(1, 1)
-        most = limits.max_num_batched_tokens, limits.max_num_seqs, limits.max_model_len
+        groups = get_kv_cache_groups([self.get_kv_cache_spec()])
+        runner = self._runner(KVCacheConfig(num_blocks=1, num_host_blocks=0, groups=groups))
         pools = self.model_config.runner_type == "pooling"
-        params = PoolingParams().completed(self.model_config) if pools else None
-        step = full_step(*most, self.block_size, params)
+        step = full_step(
+            max_tokens=limits.max_num_batched_tokens,
+            max_seqs=limits.max_num_seqs,
+            max_model_len=limits.max_model_len,
+            block_size=self.block_size,
+            pooling_params=PoolingParams().completed(self.model_config) if pools else None,
+            num_groups=runner.num_groups,
+        )
         with cpu.layers_as_modules(self.model):
             return peak_bytes(self.device, lambda: runner.execute_model(step))
 
@@ -341,12 +395,18 @@ class Worker:
         return slots + sum(p.nbytes for model in models for p in model.parameters())
 
     @contextmanager
-    def _out_of_memory_explained(self) -> Iterator[None]:
+    def _out_of_memory_explained(self, what: str) -> Iterator[None]:
+        """Let memory that does not suffice be one sentence, and none of it be kept."""
         try:
             yield
         except torch.OutOfMemoryError as error:
+            clear_frames(error.__traceback__)
+            for name in ("model", "draft_model", "model_runner"):
+                vars(self).pop(name, None)
+            gc.collect()
+            torch.cuda.empty_cache()
             raise ValueError(
-                f"weights and a full step do not fit into the GPU's "
-                f"{format_bytes(self.free_at_start)} of free memory; lower max_num_batched_tokens "
-                "or max_num_seqs, choose dtype='bfloat16', or a smaller model."
+                f"{what} do not fit into the GPU's {format_bytes(self.free_at_start)} of free "
+                "memory; lower max_num_batched_tokens or max_num_seqs, choose dtype='bfloat16', or "
+                "a smaller model."
             ) from error

@@ -9,7 +9,7 @@ from statistics import median
 
 from minivllm.trace.records import Finished, RequestAdded, StepStarted
 from minivllm.xray.format import XRay
-from minivllm.xray.rerun import arrivals_of
+from minivllm.xray.replay_settings import arrivals_of
 
 
 def times_to_schedule(xray: XRay) -> dict[str, float]:

@@ -11,7 +11,7 @@ from typing import Any
 from minivllm.trace.records import Preempted, Sampled
 from minivllm.xray.fields import needed
 from minivllm.xray.format import XRay
-from minivllm.xray.rerun import arrivals_of, num_impossible_arrivals
+from minivllm.xray.replay_settings import arrivals_of, num_impossible_arrivals
 from minivllm.xray.stalls import Stall
 from minivllm.xray.waits import Walk
 

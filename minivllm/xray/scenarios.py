@@ -27,7 +27,7 @@ from minivllm.utils.validation import check
 from minivllm.xray.arrivals import times_to_schedule
 from minivllm.xray.fit import StepCost, features, fit_cost, guess
 from minivllm.xray.format import XRay
-from minivllm.xray.rerun import arrivals_of, check_whole, make_scheduler, requests_of
+from minivllm.xray.replay_settings import arrivals_of, check_whole, make_scheduler, requests_of
 from minivllm.xray.waits import Walk
 
 NUMBERS = ("max_num_batched_tokens", "max_num_seqs", "num_blocks", "long_prefill_token_threshold")

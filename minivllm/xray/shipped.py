@@ -10,6 +10,6 @@ from minivllm.xray.format import XRay, load_xray
 def shipped_run() -> XRay:
     """29 requests to vLLM 0.32.0's CPU build and the embedded model, many of which wait.
 
-    (Recorded by ``python -m minivllm.xray.record_runs``, there called "waits".)
+    (Recorded by ``.ci/xray/record_runs.py``, there called "waits".)
     """
     return load_xray(Path(__file__).parent / "runs" / "waits.jsonl.gz")

@@ -20,8 +20,8 @@ from minivllm import envs
 from minivllm.logger import init_logger
 from minivllm.xray.checker import Checker, what_vllm_has
 from minivllm.xray.live import LiveTrace
-from minivllm.xray.needs import asked_by, check_needs, header_of, why_skipped
 from minivllm.xray.recorder import Recorder
+from minivllm.xray.vllm_version import asked_by, check_needs, header_of, why_skipped
 
 logger = init_logger(__name__)
 

@@ -30,7 +30,7 @@ from minivllm.trace.records import (
 from minivllm.trace.state import State
 from minivllm.xray.format import XRay
 from minivllm.xray.replay import check_records
-from minivllm.xray.rerun import (
+from minivllm.xray.replay_settings import (
     RecordedStep,
     check_whole,
     make_scheduler,

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from minivllm.xray.dropping import drop_oldest
 from minivllm.xray.format import ended_line, step_line
+from minivllm.xray.truncate import drop_oldest
 
 _MOST_LINES = 1000  # written at once
 

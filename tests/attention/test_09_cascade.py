@@ -11,12 +11,12 @@ from minivllm import LLM, SamplingParams
 from minivllm.attention import cascade, paged_torch
 from minivllm.attention.cascade import find_cascade, flash_attention, merge_attn_states
 from minivllm.attention.paged_torch import PagedTorch
+from minivllm.course.grading.oracle_check import first_wrong_token
 from minivllm.cpu.attention import paged_numba
 from minivllm.cpu.attention.paged_numba import PagedNumba
 from minivllm.cpu.compiled import row_numbers
 from minivllm.cpu.fused import merge_attn_states_loop
 from minivllm.kv.manager import KVCacheManager
-from minivllm.lab.exercises.labs.oracle_check import first_wrong_token
 from minivllm.utils.tensors import as_numpy
 
 BACKENDS = [PagedTorch, PagedNumba]

@@ -6,6 +6,7 @@ import sys
 
 import pytest
 import torch
+from cuda_stand_ins import CUDA, pretend_gpu
 from helpers import examples
 from hypothesis import given
 from paged_batches import TOLERANCE, batches, make_batch
@@ -17,9 +18,9 @@ from minivllm.exercises import ch10
 
 pytest.importorskip("triton", reason="Triton is available for Linux only")
 
-from minivllm.attention.kernels import cache, online_softmax
+from minivllm.attention.kernels import cache, launch, online_softmax
 from minivllm.attention.kernels.decode import paged_decode, paged_decode_torch
-from minivllm.attention.kernels.launch import launch_decode, launch_varlen
+from minivllm.attention.kernels.launch import Card, launch_decode, launch_varlen
 from minivllm.attention.kernels.recorder import record_loads
 from minivllm.attention.kernels.varlen import varlen_attention_torch
 from minivllm.attention.paged_triton import PagedTriton
@@ -98,6 +99,39 @@ def test_the_longest_rows_have_smaller_tiles():
     batch.check(PagedTriton())
     shape = launch_varlen(batch.query, batch.key_cache, max_query_len=9)
     assert (shape["BLOCK_N"], shape["BLOCK_M"]) == (16, 32)
+
+
+@pytest.mark.parametrize(
+    ("card", "dtype", "head_dim", "rows", "tile", "stages"),
+    [
+        (Card((9, 0), 227 * 1024), torch.bfloat16, 128, 128, 64, 5),
+        (Card((9, 0), 227 * 1024), torch.float32, 128, 64, 32, 5),
+        (Card((8, 0), 163 * 1024), torch.float16, 128, 128, 64, 5),
+        (Card((8, 6), 99 * 1024), torch.float16, 128, 128, 64, 3),
+        (Card((8, 6), 99 * 1024), torch.float32, 128, 32, 16, 5),
+        (Card((7, 5), 64 * 1024), torch.float16, 128, 32, 16, 5),
+        (Card((7, 5), 64 * 1024), torch.float32, 256, 32, 16, 3),
+        (Card((9, 0), 227 * 1024), torch.float16, 512, 16, 16, 5),
+        (Card((8, 6), 99 * 1024), torch.float32, 512, 16, 16, 3),
+    ],
+)
+def test_launches_are_chosen_by_what_the_card_has(
+    monkeypatch, card, dtype, head_dim, rows, tile, stages
+):
+    monkeypatch.setattr(launch, "card_of", lambda device: card)
+    query = torch.empty(300, 8, head_dim, dtype=dtype, device="meta")
+    key_cache = torch.empty(40, 16, 4, head_dim, dtype=dtype, device="meta")
+    shape = launch_varlen(query, key_cache, max_query_len=300)
+    assert (shape["BLOCK_M"], shape["BLOCK_N"], shape["num_stages"]) == (rows, tile, stages)
+    decode = launch_decode(query, key_cache)
+    held = decode["BLOCK_N"] * decode["HEAD_DIM_PADDED"] * dtype.itemsize
+    assert decode["num_stages"] == 3 or 6 * held <= card.shared_memory
+
+
+def test_the_card_of_a_gpu_is_what_torch_says_of_it(monkeypatch):
+    pretend_gpu(monkeypatch, "Tesla T4", (7, 5), shared_memory=65536)
+    assert launch.card_of.__wrapped__(CUDA) == Card((7, 5), 65536)
+    assert launch.card_of.__wrapped__(CPU) == launch.HOPPER
 
 
 def test_many_sequences_of_all_lengths_and_few_programs_in_vain():

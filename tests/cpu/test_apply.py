@@ -150,6 +150,11 @@ def test_the_readme_has_every_file():
     assert {f for f in files if not f.endswith("__init__.py") and f"]({f})" not in page} == set()
 
 
+def test_executors_pass_on_what_ranks_have_measured_and_know_nothing_of_it():
+    for file in (FOLDER.parent / "executor").glob("*.py"):
+        assert "minivllm.cpu" not in file.read_text(), file
+
+
 def test_the_plain_model_mentions_nothing_of_it():
     """Neither of numba nor of threads."""
     for file in (FOLDER.parent / "models").glob("*.py"):

@@ -1,11 +1,13 @@
 """CPULayers: the layers as loops over arrays say bit for bit what the modules say."""
 
 import random
+from contextlib import nullcontext
+from dataclasses import replace
 
 import pytest
 import torch
 import torch.nn.functional as F
-from test_13_models import CONFIGS, make_model
+from small_models import CONFIGS, make_model
 from torch import nn
 
 from minivllm import LLM, SamplingParams
@@ -16,8 +18,8 @@ from minivllm.attention.step import StepAttention
 from minivllm.cpu import apply as cpu
 from minivllm.cpu import linear
 from minivllm.cpu.attention.paged_numba import PagedNumba
-from minivllm.engine.oracle import next_token_logits
 from minivllm.kv.block_table import slots_of
+from minivllm.lab.oracle import next_token_logits
 from minivllm.lab.ranks import run_ranks
 from minivllm.models.linear import LinearMethod
 from minivllm.models.loader import load_config, load_model
@@ -43,7 +45,7 @@ def load(tmp_path):
 
 
 def are_compiled(model):
-    return "run_layers" in vars(model.model)
+    return model.model.compiled_layers is not None
 
 
 def batch(block_size):
@@ -76,7 +78,9 @@ def check_bit_for_bit(model, block_size, dtype):
         sizes = num_blocks, block_size, config.num_kv_heads, config.head_dim
         cache = KVCache(config.num_layers, *sizes, dtype, CPU)
         cache.data.copy_(torch.randn(cache.data.shape, generator=torch.Generator().manual_seed(2)))
-        return model(ids, positions, StepAttention(PagedNumba(), cache, metadata)), cache.data
+        return model(
+            ids, positions, StepAttention(PagedNumba(), cache, [metadata] * config.num_layers)
+        ), cache.data
 
     in_arrays, written = hidden()
     with cpu.layers_as_modules(model):
@@ -153,7 +157,7 @@ def test_a_layer_that_something_has_changed_runs_as_its_module(part, dtype, load
 
     model = load("qwen3", dtype, change)
     assert "Using compiled layers, 2 of 3: the rest runs as modules.\n" in said(capsys)
-    kinds = [type(layer).__name__ for layer in model.model.run_layers.layers]
+    kinds = [type(layer).__name__ for layer in model.model.compiled_layers.layers]
     assert kinds == ["CPULayer", "ModuleLayer", "CPULayer"]
     check_bit_for_bit(model, WIDE_BLOCK, dtype)
 
@@ -173,7 +177,7 @@ def test_a_linear_method_that_was_given_stays(load):
     model = load("llama", torch.float32, change)
     methods = {type(layer.mlp.gate_up_proj.quant_method) for layer in model.model.layers}
     assert methods == {Rounded}
-    assert {type(layer).__name__ for layer in model.model.run_layers.layers} == {"CPULayer"}
+    assert {type(layer).__name__ for layer in model.model.compiled_layers.layers} == {"CPULayer"}
     check_bit_for_bit(model, WIDE_BLOCK, torch.float32)
 
 
@@ -195,9 +199,9 @@ def test_a_backend_of_ones_own_is_asked(load):
     cache = KVCache(3, num_blocks, BLOCK_SIZE, 4, 8, torch.float32, CPU)
     ids = torch.zeros(len(positions), dtype=torch.int64)
     with torch.inference_mode():
-        silent = model(ids, positions, StepAttention(Silent(), cache, metadata))
+        silent = model(ids, positions, StepAttention(Silent(), cache, [metadata] * 3))
         assert not torch.equal(
-            silent, model(ids, positions, StepAttention(PagedNumba(), cache, metadata))
+            silent, model(ids, positions, StepAttention(PagedNumba(), cache, [metadata] * 3))
         )
 
 
@@ -235,3 +239,45 @@ def test_the_engine_with_and_without(through_torch, monkeypatch):
     assert compiled
     monkeypatch.setattr("minivllm.cpu.layers.is_known", lambda layer: False)
     assert run() == (False, answers)
+
+
+@pytest.mark.parametrize("compiled", [True, False], ids=["loops", "modules"])
+def test_each_layer_has_the_table_and_the_blocks_that_are_its_own(load, compiled, monkeypatch):
+    """With the last layer's table or blocks exchanged, it is the last layer that differs."""
+    model, (positions, metadata, num_blocks) = load("llama"), batch(BLOCK_SIZE)
+    config, ids = model.config, torch.arange(len(positions)) % 96
+    assert are_compiled(model)
+    blocks, offsets = metadata.slot_mapping // BLOCK_SIZE, metadata.slot_mapping % BLOCK_SIZE
+    elsewhere = replace(
+        metadata,
+        block_table=num_blocks - 1 - metadata.block_table,
+        slot_mapping=(num_blocks - 1 - blocks) * BLOCK_SIZE + offsets,
+    )
+    whole, made = type(model.model).cos_sin, []
+
+    def written(of_layers, turn=lambda tables: tables):
+        """What a step leaves in the cache."""
+        sizes = num_blocks, BLOCK_SIZE, config.num_kv_heads, config.head_dim
+        cache = KVCache(config.num_layers, *sizes, torch.float32, CPU)
+
+        def cos_sin(decoder, positions):
+            made.append(whole(decoder, positions))
+            return turn(made[-1])
+
+        monkeypatch.setattr(type(model.model), "cos_sin", cos_sin)
+        with nullcontext() if compiled else cpu.layers_as_modules(model), torch.inference_mode():
+            model(ids, positions, StepAttention(PagedNumba(), cache, of_layers))
+        return cache.data
+
+    last = config.num_layers - 1
+    same = written([metadata] * config.num_layers)
+    assert len({id(table) for table in made[0]}) == 1
+    assert len(made[0]) == config.num_layers
+    turned = written([metadata] * config.num_layers, lambda ts: [*ts[:-1], ts[-1].roll(1, 0)])
+    moved = written([metadata] * last + [elsewhere])
+    for changed in (turned, moved):
+        assert torch.equal(changed[:last], same[:last])
+        assert not torch.equal(changed[last], same[last])
+    slots = metadata.slot_mapping
+    values, elsewhere_in = same[last, 1].flatten(0, 1), moved[last, 1].flatten(0, 1)
+    assert torch.equal(values[slots], elsewhere_in[elsewhere.slot_mapping])

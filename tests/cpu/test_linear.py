@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from minivllm.course.grading.oracle_check import first_wrong_token
 from minivllm.cpu import linear
 from minivllm.cpu.gemm import panels
 from minivllm.cpu.linear import (
@@ -20,7 +21,6 @@ from minivllm.cpu.linear import (
     choose_method,
 )
 from minivllm.kv.manager import KVCacheManager
-from minivllm.lab.exercises.labs.oracle_check import first_wrong_token
 from minivllm.models.linear import Linear, UnquantizedLinearMethod
 
 ANY = [UnquantizedLinearMethod, OneDNNLinearMethod, PanelLinearMethod]
@@ -90,7 +90,7 @@ def seconds_if(fastest, method, dtype, shape):
 @pytest.mark.parametrize("dtype", METHODS, ids=str)
 def test_the_fastest_candidate_is_taken_and_the_log_says_which(dtype, monkeypatch, capsys):
     for fastest in candidates(dtype):
-        monkeypatch.setattr(linear, "FASTEST", {})
+        monkeypatch.setattr(linear, "_fastest", {})
         monkeypatch.setattr(linear, "_seconds", partial(seconds_if, type(fastest)))
         linear.logger.setLevel("DEBUG")
         widens = type(fastest) is WidenedLinearMethod  # which is then done in panels
@@ -109,15 +109,17 @@ def test_the_first_candidate_is_taken_unless_another_is_clearly_faster(monkeypat
             type(other): others
         }
         monkeypatch.setattr(linear, "_seconds", lambda method, *_, s=seconds: s[type(method)])
-        monkeypatch.setattr(linear, "FASTEST", {})
+        monkeypatch.setattr(linear, "_fastest", {})
         assert type(choose_method(torch.empty(8, 8))) is type(expected)
 
 
 def test_what_another_rank_has_measured_is_not_measured_again(monkeypatch):
     monkeypatch.setattr(linear, "_seconds", None)
+    monkeypatch.setattr(linear, "_fastest", {})
     known = {(torch.float32, (8, 8)): TransposedLinearMethod}
-    monkeypatch.setattr(linear, "FASTEST", pickle.loads(pickle.dumps(known)))
+    linear.import_timings(pickle.loads(pickle.dumps(known)))
     assert type(choose_method(torch.empty(8, 8))) is TransposedLinearMethod
+    assert linear.export_timings() == known
 
 
 def test_a_large_float32_weight_is_not_tried_out(monkeypatch):

@@ -12,7 +12,7 @@ import torch
 from minivllm.cpu import contention, threads
 from minivllm.cpu.contention import WINDOW, CPUContention, seconds_without_core
 from minivllm.cpu.spin import SPIN_COUNT
-from minivllm.cpu.threads import bound_threads
+from minivllm.cpu.threads import ThreadBounds
 
 pytestmark = pytest.mark.slow
 
@@ -59,25 +59,47 @@ def test_where_torch_came_first_the_log_says_so():
     assert len(in_a_new_process(code).splitlines()) == 1  # nothing at INFO
 
 
-def threads_of_a_step(rows):
-    """Number of threads of a step of this many rows; 1,024 are work for several threads."""
-    count = bound_threads(lambda rows: torch.get_num_threads(), threads.WORTH_SHARING >> 10)
-    return count(torch.empty(rows))
+class CountsThreads(torch.nn.Module):
+    """Has the number of threads of its last call; may raise an error in it."""
+
+    error = None
+
+    def forward(self, rows):
+        self.num_threads = torch.get_num_threads()
+        if self.error is not None:
+            raise self.error
 
 
-def test_a_user_s_number_of_threads_stays(monkeypatch):
+@pytest.fixture
+def bounded(monkeypatch):
+    """A module for whose work two threads are worth it from 1,024 rows on; torch has two."""
     before = torch.get_num_threads()
     monkeypatch.setattr(threads, "contention", CPUContention(waited=lambda: 0.0))
-    try:
-        torch.set_num_threads(2)
-        for rows, expected in ((2**10 - 1, 1), (2**10, 2)):
-            assert threads_of_a_step(rows) == expected
-            assert torch.get_num_threads() == 2
-        with pytest.raises(KeyError):
-            bound_threads(lambda rows: {}[1], 0)(torch.empty(1))
+    torch.set_num_threads(2)
+    module = CountsThreads()
+    ThreadBounds().bound(module, threads.WORTH_SHARING >> 10)
+    yield module
+    torch.set_num_threads(before)
+
+
+def test_a_user_s_number_of_threads_stays(bounded):
+    for rows, expected in ((2**10 - 1, 1), (2**10, 2)):
+        bounded(torch.empty(rows))
+        assert bounded.num_threads == expected
         assert torch.get_num_threads() == 2
-    finally:
-        torch.set_num_threads(before)
+    bounded.error = KeyError(1)
+    with pytest.raises(KeyError):
+        bounded(torch.empty(1))
+    assert (bounded.num_threads, torch.get_num_threads()) == (1, 2)
+
+
+def test_after_ctrl_c_the_next_call_gives_the_threads_back(bounded):
+    bounded.error = KeyboardInterrupt()
+    with pytest.raises(KeyboardInterrupt):
+        bounded(torch.empty(1))
+    bounded.error = None
+    bounded(torch.empty(2**10))
+    assert (bounded.num_threads, torch.get_num_threads()) == (2, 2)
 
 
 def test_under_contention_a_step_has_a_thread_less_until_it_is_tried_again():
@@ -102,19 +124,18 @@ def test_under_contention_a_step_has_a_thread_less_until_it_is_tried_again():
         assert alone.threads(1) == 1
 
 
-def test_a_step_looks_for_contention_only_where_it_has_work_for_several_threads(monkeypatch):
-    before = torch.get_num_threads()
+def test_a_step_looks_for_contention_only_where_it_has_work_for_several_threads(
+    bounded, monkeypatch
+):
     monkeypatch.setattr(
         threads, "contention", CPUContention(waited=lambda: 9 * time.perf_counter())
     )
-    try:
-        torch.set_num_threads(4)
-        time.sleep(WINDOW)
-        for rows, expected in ((1, 1), (2**10, 3)):
-            assert threads_of_a_step(rows) == expected
-            assert torch.get_num_threads() == 4
-    finally:
-        torch.set_num_threads(before)
+    torch.set_num_threads(4)
+    time.sleep(WINDOW)
+    for rows, expected in ((1, 1), (2**10, 3)):
+        bounded(torch.empty(rows))
+        assert bounded.num_threads == expected
+        assert torch.get_num_threads() == 4
 
 
 def test_the_time_without_a_core_is_read_from_the_system_if_it_tells(monkeypatch, tmp_path):

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 from helpers import make_llm, run_and_compare, workers_of, workload
-from test_13_models import CONFIGS, make_model
+from small_models import CONFIGS, make_model
 
 from minivllm import LLM, SamplingParams
 from minivllm.embedded import embedded_draft_path

@@ -8,7 +8,7 @@ import pytest
 import torch
 from helpers import make_llm, workers_of
 from safetensors.torch import load_file, save_file
-from test_13_models import CONFIGS, make_model
+from small_models import CONFIGS, make_model
 
 from minivllm import LLM, SamplingParams
 from minivllm.executor.exceptions import EngineDeadError
@@ -62,7 +62,7 @@ def test_a_partition_and_blocks_by_the_longest_stage(monkeypatch):
         llm = LLM(max_model_len=100, **memory, **together(2))
         runners = [worker.model_runner for worker in workers_of(llm)]
         assert [len(runner.kv_cache.data) for runner in runners] == expected
-        num_bytes = one.llm_engine.vllm_config.kv_bytes_per_block // 5 * max(expected)
+        num_bytes = one.llm_engine.worker.bytes_per_block // 5 * max(expected)
         assert llm.llm_engine.engine_core.kv_cache_config.num_blocks == 2**22 // num_bytes
         assert tokens(llm) == tokens(one)
     monkeypatch.setenv("MINIVLLM_PP_LAYER_PARTITION", "5")

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from cuda_stand_ins import pretend_gpu
 from http_server import RunningServer
 from test_20_executors import is_alive, wait_until
 from test_20_parallelism import NGRAM, REQUESTS, TEXTS, texts_and_tokens
@@ -194,7 +195,7 @@ def test_what_cannot_be_is_refused(tmp_path):
 def test_each_has_its_share_of_gpus(monkeypatch, visible):
     from minivllm.engine import process_client
 
-    monkeypatch.setattr("torch.cuda.device_count", lambda: 4)
+    pretend_gpu(monkeypatch, number=4)
     monkeypatch.setattr("torch.set_num_threads", lambda number: None)
     name, args = "CUDA_VISIBLE_DEVICES", AsyncEngineArgs(data_parallel_size=2)
     args.tensor_parallel_size = 2

@@ -18,6 +18,7 @@ from minivllm.distributed.shard import (
 )
 from minivllm.kv import kv_cache_config
 from minivllm.kv.kv_cache_config import get_kv_cache_config
+from minivllm.kv.kv_cache_spec import FullAttentionSpec
 from minivllm.models.loader import load_config
 
 
@@ -117,22 +118,27 @@ def test_more_stages_than_layers_are_refused():
 # -- the engine ----------------------------------------------------------------------------------
 
 
+def pages(*sizes):
+    """Specs of stages with one layer each, whose page has this many bytes."""
+    return [{f"layer {i}": FullAttentionSpec(1, 1, 1, n // 2)} for i, n in enumerate(sizes)]
+
+
 def test_the_number_of_blocks_is_the_least_over_ranks(monkeypatch):
     """Each counts its own bytes; a machine's memory is that of all its ranks together."""
     limits = CacheConfig(), SchedulerConfig(max_model_len=64)
-    blocks = get_kv_cache_config(*limits, [100, 100, 50], [1000, 900, 600], on_cpu=True)
+    blocks = get_kv_cache_config(*limits, pages(100, 100, 50), [1000, 900, 600], on_cpu=True)
     assert blocks.num_blocks == 9
     stated = CacheConfig(kv_cache_memory_bytes=1000), limits[1]
-    assert get_kv_cache_config(*stated, [100, 50], [1, 1], on_cpu=True).num_blocks == 10
+    assert get_kv_cache_config(*stated, pages(100, 50), [1, 1], on_cpu=True).num_blocks == 10
     monkeypatch.setattr(kv_cache_config, "host_memory_gib", lambda: 1700 / 2**30)
-    assert get_kv_cache_config(*stated, [100, 50], [1, 1], on_cpu=True).num_blocks == 10
+    assert get_kv_cache_config(*stated, pages(100, 50), [1, 1], on_cpu=True).num_blocks == 10
     monkeypatch.setattr(kv_cache_config, "host_memory_gib", lambda: 1400 / 2**30)
     with pytest.raises(ValueError, match="the KV cache would take"):
-        get_kv_cache_config(*stated, [100, 50], [1, 1], on_cpu=True)
-    on_two = get_kv_cache_config(*stated, [100, 50], [1, 1], on_cpu=True, num_machines=2)
+        get_kv_cache_config(*stated, pages(100, 50), [1, 1], on_cpu=True)
+    on_two = get_kv_cache_config(*stated, pages(100, 50), [1, 1], on_cpu=True, num_machines=2)
     assert on_two.num_blocks == 10
     with pytest.raises(ValueError, match="the KV cache would take"):  # of four engines on two
-        get_kv_cache_config(*stated, [100, 50], [1, 1], on_cpu=True, num_machines=2 / 4)
+        get_kv_cache_config(*stated, pages(100, 50), [1, 1], on_cpu=True, num_machines=2 / 4)
 
 
 def test_more_ranks_have_more_blocks(tiny_qwen2):

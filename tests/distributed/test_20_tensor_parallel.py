@@ -9,11 +9,10 @@ from collections import Counter
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from test_13_models import CONFIGS, make_model
-from test_loader import as_bin
+from small_models import CONFIGS, as_bin, make_model
 
 from minivllm.embedded import embedded_model_path
-from minivllm.engine.oracle import next_token_logits
+from minivllm.lab.oracle import next_token_logits
 from minivllm.lab.ranks import run_ranks
 from minivllm.models.loader import load_config, load_model
 

@@ -84,7 +84,7 @@ def test_a_lecture_takes_45_minutes(lecture):
 def test_the_exit_ticket_can_be_solved(lecture, capsys):
     ticket = re.search(r"## Exit ticket\n\n`ch(\w+)\.(\w+)\(seed=(\d+)\)`", page_of(lecture))
     assert ticket[1] == lecture.number
-    chapter = importlib.import_module(f"minivllm.lab.exercises.ch{ticket[1]}")
+    chapter = importlib.import_module(f"minivllm.course.ch{ticket[1]}.exercises")
     exercise = getattr(chapter, ticket[2])(seed=int(ticket[3]))
     exercise.grade(exercise.solve())
     assert capsys.readouterr().out.startswith("right: ")

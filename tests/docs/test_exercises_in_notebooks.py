@@ -10,9 +10,9 @@ import nbformat
 import pytest
 from exercise_kinds import KINDS
 
+from minivllm.course.asking.exercise import effort
+from minivllm.course.grading.milestones import MILESTONES
 from minivllm.exercises import labs
-from minivllm.lab.exercises.exercise import effort
-from minivllm.lab.exercises.labs.milestones import MILESTONES
 
 ALL = sorted((Path(__file__).parents[2] / "notebooks").glob("*.ipynb"))
 NOTEBOOKS = [path for path in ALL if path.stem != "90_minutes"]  # which asks again what others do

@@ -11,7 +11,7 @@ import vllm_names as vllm
 GUIDE = vllm.ROOT / "notebooks" / "guide"
 PACKAGE = vllm.ROOT / "minivllm"
 # What looks at the engine is no part of the map, nor are aliases and what trains the model.
-OUTSIDE = ("lab/", "embedded/", "deploy/")
+OUTSIDE = ("lab/", "course/", "embedded/", "deploy/")
 NO_ROOMS = {"__init__.py", "__main__.py", "version.py", "sim.py", "viz.py", "exercises.py"}
 
 
@@ -72,6 +72,38 @@ def test_the_map_has_every_file_and_class_of_ours():
         if file != "trace/records.py":  # one class a record
             missing = classes_of(file) - names
             assert not missing, f"notebooks/guide/vllm-map.md: {file} also has {missing}"
+
+
+def left_out(cell: str) -> set[str]:
+    """What a cell lists as left out, each as a file would be called: ``structured_outputs``.
+
+    "LoRA adapters" and "speculative settings" are LoRA and speculative.
+    """
+    items = re.split(r"[,;:] | and ", re.sub(r"`[^`]*`", "", cell).lower())
+    words = [[w for w in re.findall(r"[a-z0-9]+", i) if w not in GENERAL] for i in items]
+    return {"_".join(item) for item in words if item}
+
+
+GENERAL = {"settings", "adapters"}
+
+
+@pytest.mark.parametrize("row", MAP, ids=lambda row: row[0].split("`")[1])
+def test_nothing_is_left_out_that_has_a_file_of_ours(row):
+    paths = [path.relative_to(PACKAGE) for path in PACKAGE.rglob("*.py")]
+    paths = [p for p in paths if not p.as_posix().startswith((*OUTSIDE, "xray/"))]
+    ours = {name for path in paths for name in (*path.parent.parts, path.stem)}
+    ours |= {f"{name}s" for name in ours} | {name.removesuffix("s") for name in ours}
+    found = left_out(row[3]) & ours if len(row) > 3 else set()
+    assert not found, f"{row[0]} leaves out {found}, of which there is a file"
+
+
+def test_a_word_that_is_left_out_is_found():
+    cell = (
+        "compilation, LoRA, speculative and multimodal settings; `v1/core/x.py`, Structured outputs"
+    )
+    found = {"compilation", "lora", "speculative", "multimodal", "structured_outputs"}
+    assert left_out(cell) == found
+    assert left_out("LoRA adapters") == {"lora"}
 
 
 # -- glossary ------------------------------------------------------------------------------------

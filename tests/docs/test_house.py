@@ -12,45 +12,48 @@ from pathlib import Path
 
 import pytest
 
-from minivllm.lab.exercises.texts import read_toml
+from minivllm.course.asking.texts import read_toml
 
 PACKAGE = Path(__file__).parents[2] / "minivllm"
 
-# A room imports only from rooms above it in this list (and from itself).
+# A room imports only from rooms above it in this list (and from itself): no arrow points upward.
+# Models come before requests: they know nothing of one, though a request may name an adapter.
 ROOMS = [
-    "version", "utils", "envs", "logger", "pooling_params", "config", "sampling_params",
-    "lora/request", "outputs", "request", "metrics", "trace", "kv", "spec_decode", "scheduling",
-    "structured_output", "distributed", "attention", "embedded", "models", "pooling",
-    "quantization", "sampling", "lora", "cpu", "worker", "executor", "engine",
-    "lab", "lab/contiguous", "lab/sim", "lab/viz", "lab/exercises", "entrypoints", "lab/bench",
-    "lab/classroom", "lab/playground", "embedded/data", "embedded/training", "lab/quantize", "xray",
-    "cli", "sim", "viz", "exercises", "__main__", "embedded/evaluation",
+    "version", "utils", "envs", "logger", "pooling_params", "config", "sampling_params", "metrics",
+    "trace", "distributed", "attention", "embedded", "models", "pooling", "quantization", "lora",
+    "outputs", "request", "kv", "spec_decode", "scheduling", "structured_output", "sampling",
+    "cpu", "worker", "executor", "engine",
+    "lab", "lab/contiguous", "lab/sim", "lab/viz", "entrypoints", "lab/bench", "lab/training",
+    "lab/quantize", "xray",
+    "course/asking", "course/grading", "course/ch", "course", "course/classroom",
+    "course/playground", "cli", "sim", "viz", "exercises", "__main__",
 ]  # fmt: skip
-HOUSES = {"lab", "embedded"}
+HOUSES = {"lab", "course"}
 ENGINE = ROOMS[: ROOMS.index("lab")]
 WITH_NUMPY = {"structured_output"}  # its masks are arrays, though no tensors
 NEED_TORCH = {"attention", "models", "pooling", "quantization", "sampling", "lora", "cpu",
               "worker", "executor", "engine", "entrypoints",
-              "lab/bench", "lab/quantize", "cli", "__main__", "embedded/training",
-              "embedded/evaluation"}  # fmt: skip
+              "lab/bench", "lab/quantize", "lab/training", "cli", "__main__"}  # fmt: skip
 NEED_TORCH_FILES = {
     "utils/tensors.py", "utils/platforms.py", "distributed/group.py",
-    "xray/attached.py", "distributed/together.py",
+    "xray/file_run.py", "distributed/in_process.py", "lab/oracle.py",
     "distributed/torch_group.py", "distributed/shm_group.py", "distributed/recorded.py",
-    "lab/exercises/labs/oracle_check.py", "lab/exercises/labs/kernel_harness.py",  # for grading
-    "lab/exercises/labs/kernel_ladder.py",
+    "course/grading/oracle_check.py",  # for grading
+    "course/ch10/kernel_harness.py", "course/ch10/kernel_ladder.py",
 }  # fmt: skip
 NEED_VLLM_FILES = {"xray/tracer.py", "xray/policy.py"}  # vLLM loads them
 
 
 def room_of_parts(parts: tuple[str, ...]) -> str:
-    """``lab`` and ``embedded`` are houses of their own: their rooms are ``lab/sim`` and so on.
+    """``lab`` and ``course`` are houses: their rooms are ``lab/sim`` and so on.
 
-    ``lora/request`` is the part of ``lora`` that a request holds.
+    All chapters are one room, ``course/ch``.
     """
+    if parts[0] == "course" and parts[1:] and re.match(r"ch(\d\d|A\d)", parts[1]):
+        return "course/ch"
     inner = "/".join(parts[:2])
     of_its_own = parts[0] in HOUSES and (PACKAGE / inner).is_dir()
-    return inner if of_its_own or inner in ROOMS else parts[0]
+    return inner if of_its_own else parts[0]
 
 
 def room_of(path: Path) -> str:
@@ -76,6 +79,10 @@ def imports_of(path: Path) -> set[str]:
 FILES = sorted(p for p in PACKAGE.rglob("*.py") if p != PACKAGE / "__init__.py")
 
 
+def test_the_list_has_each_room_once():
+    assert sorted(ROOMS) == sorted({room_of(path) for path in FILES})
+
+
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PACKAGE)))
 def test_a_room_imports_only_from_rooms_above_it(path):
     room = room_of(path)
@@ -85,16 +92,21 @@ def test_a_room_imports_only_from_rooms_above_it(path):
 
 
 @pytest.mark.parametrize("room", ENGINE)
-def test_the_engine_never_imports_what_looks_at_it_or_made_its_model(room):
-    """The engine knows the embedded model's files: ``embedded/__init__`` and no more."""
+def test_the_engine_never_imports_what_looks_at_it(room):
     beyond = {
         (p.name, r)
         for p in FILES
         if room_of(p) == room
         for r in imports_of(p)
-        if r.startswith(("lab", "embedded/"))
+        if r.split("/")[0] in HOUSES
     }
     assert not beyond
+
+
+def test_the_engine_knows_only_where_the_embedded_model_is():
+    """It never imports what makes the model's text: ``embedded/__init__`` and no more."""
+    engine = [p for p in FILES if room_of(p) in ENGINE and room_of(p) != "embedded"]
+    assert not [p for p in engine if "minivllm.embedded." in p.read_text(encoding="utf-8")]
 
 
 @pytest.mark.parametrize("numpy", [False, True], ids=["without numpy", "with numpy"])
@@ -142,9 +154,10 @@ def test_readers_import_the_lab_by_its_three_names():
     found = {
         (path.name, module)
         for path in texts
-        for module in re.findall(r"minivllm\.lab\.\w+", path.read_text(encoding="utf-8"))
+        for module in re.findall(r"minivllm\.(?:lab|course)\.\w+", path.read_text(encoding="utf-8"))
     }
-    allowed = {"minivllm.lab.bench", "minivllm.lab.quantize"}
+    needs_torch = ("bench", "quantize", "training", "oracle")
+    allowed = {f"minivllm.lab.{name}" for name in needs_torch}
     assert not {(name, module) for name, module in found if module not in allowed}
 
 
@@ -154,7 +167,7 @@ def test_a_name_of_the_lab_is_a_plain_list_of_names(name):
     assert module.__name__ == f"minivllm.{name}"
     assert len(set(module.__all__)) == len(module.__all__)
     assert all(hasattr(module, each) for each in module.__all__)
-    chapters = {path.stem for path in (PACKAGE / "lab/exercises").glob("ch*.py")}
+    chapters = {path.name for path in (PACKAGE / "course").glob("ch*")}
     assert name != "exercises" or chapters <= set(module.__all__)
 
 
@@ -199,6 +212,103 @@ def test_the_path_can_be_read_in_an_evening():
     promised = int(re.search(r"under ([\d,]+) lines of code", section)[1].replace(",", ""))
     assert promised <= 1430
     assert promised - 100 <= lines < promised, f"the README should round up {lines:,} lines"
+
+
+FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+def assigned(node: ast.AST) -> list[ast.expr]:
+    """Single targets of an assignment; of other nodes none."""
+    targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+    if not isinstance(node, (ast.Assign, ast.AnnAssign, ast.AugAssign)):
+        return []
+    return [each for t in targets for each in (t.elts if isinstance(t, ast.Tuple) else [t])]
+
+
+def is_of_self(target: ast.AST) -> bool:
+    return isinstance(target, ast.Attribute) and ast.unparse(target.value) in ("self", "cls")
+
+
+def methods_of(cls: ast.ClassDef, classes: dict[str, ast.ClassDef]) -> set[str]:
+    """Methods of a class and of its bases, without properties; torch's modules have forward."""
+    methods = {
+        node.name
+        for node in cls.body
+        if isinstance(node, FUNCTION)
+        and not any(re.search("property|setter", ast.unparse(d)) for d in node.decorator_list)
+    }
+    for base in map(ast.unparse, cls.bases):
+        methods |= methods_of(classes[base], classes) if base in classes else set()
+    return methods | ({"forward"} if "nn." in ast.unparse(cls) else set())
+
+
+def patches_in(trees: dict[str, ast.Module]) -> list[str]:
+    """Assignments that replace a function or method of an object, a class or a module.
+
+    A name that some class has as an attribute may be assigned to. So may ``__init__``, by the
+    decorator of a class.
+    """
+    nodes = [node for tree in trees.values() for node in ast.walk(tree)]
+    classes = {node.name: node for node in nodes if isinstance(node, ast.ClassDef)}
+    functions = {node.name for node in nodes if isinstance(node, FUNCTION)} | {"forward"}
+    fields = {target.attr for node in nodes for target in assigned(node) if is_of_self(target)}
+    for cls in classes.values():
+        fields |= {ast.unparse(target) for node in cls.body for target in assigned(node)}
+        fields -= methods_of(cls, classes) & {"forward"}
+    found = []
+    for file, tree in trees.items():
+        for cls in [None, *(node for node in ast.walk(tree) if isinstance(node, ast.ClassDef))]:
+            own = methods_of(cls, classes) if cls else functions - fields - {"__init__"}
+            found += [
+                f"{file}:{target.lineno}: {ast.unparse(target)}"
+                for node in ast.walk(cls or tree)
+                for target in assigned(node)
+                if isinstance(target, ast.Attribute) and target.attr in own
+                if cls is None or is_of_self(target)
+            ]
+    return sorted(set(found))
+
+
+WITH_MODULES = {"distributed", "attention", "models", "pooling", "quantization", "sampling", "lora",
+                "cpu", "worker", "executor"}  # fmt: skip
+
+
+def test_the_engine_replaces_no_method():
+    """``quant_method`` says how a layer computes, ``group`` with whom: a patch never does.
+
+    Where there are torch's modules, ``setattr`` is not called, either: its names are not seen.
+    """
+    trees = {
+        str(path.relative_to(PACKAGE)): ast.parse(path.read_text())
+        for path in FILES
+        if room_of(path) in ENGINE
+    }
+    assert patches_in(trees) == []
+    calls = [
+        f"{file}:{node.lineno}: {ast.unparse(node)}"
+        for file, tree in trees.items()
+        if file.split("/")[0] in WITH_MODULES
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+        and re.search(r"\bsetattr$|MethodType$", ast.unparse(node.func))
+    ]
+    assert calls == []
+
+
+@pytest.mark.parametrize(
+    ("code", "found"),
+    [
+        ("def apply(model): model.forward = faster", 1),
+        ("def apply(model): model.run = faster", 1),
+        ("class Linear(nn.Module):\n  def sum(self): self.forward = self.run", 1),
+        ("class Stage(Model):\n  def take(self): self.x, self.run = 1, None", 1),
+        ("def apply(model): model.group = group", 0),
+        ("class Other:\n  run = None\ndef apply(other): other.run = faster", 0),
+    ],
+)
+def test_a_patch_is_found(code, found):
+    model = "class Model:\n  def run(self): self.group = 1\n"
+    assert len(patches_in({"a.py": ast.parse(model + code)})) == found
 
 
 def docstrings(tree: ast.Module) -> list[ast.Constant]:
@@ -248,7 +358,7 @@ def test_the_package_speaks_plainly():
         text = path.read_text()
         tree = ast.parse(text)
         strings = docstrings(tree)
-        if path.relative_to(PACKAGE).parts[0] not in HOUSES:
+        if path.relative_to(PACKAGE).parts[0] not in {"lab", "embedded"}:
             strings = [n for n in ast.walk(tree) if isinstance(n, ast.Constant)]
         words = [(n.lineno, n.value) for n in strings if isinstance(n.value, str)]
         tokens = tokenize.generate_tokens(io.StringIO(text).readline)
@@ -259,21 +369,21 @@ def test_the_package_speaks_plainly():
 
 def texts_of(entry) -> list[str]:
     """Every string in a value of a TOML file."""
-    if isinstance(entry, str):
-        return [entry]
+    if not isinstance(entry, (dict, list)):
+        return [entry] if isinstance(entry, str) else []
     entries = entry.values() if isinstance(entry, dict) else entry
     return [text for each in entries for text in texts_of(each)]
 
 
 def test_the_exercises_speak_plainly():
     """Questions, hints, verdicts and stubs; the quiz and the reasoning, which are in TOML."""
-    found, exercises = [], PACKAGE / "lab/exercises"
-    for path in sorted(exercises.rglob("*.py")):
+    found, course = [], PACKAGE / "course"
+    for path in sorted(course.rglob("*.py")):
         tree = ast.parse(path.read_text())
         texts = [n.value for n in ast.walk(tree) if isinstance(n, ast.Constant)]
         found += [f"{path}: {m[0]}" for t in texts for m in PICTURES.finditer(str(t))]
-    for path in sorted(exercises.rglob("*.toml")):
-        texts = texts_of(read_toml(path.relative_to(exercises)))
+    for path in sorted(course.rglob("*.toml")):
+        texts = texts_of(read_toml(path.relative_to(course)))
         found += [f"{path}: {m[0]}" for text in texts for m in PICTURES.finditer(text)]
     assert not found, "\n".join(found)
 
@@ -309,10 +419,12 @@ def test_the_table_of_the_house_has_a_row_for_each_folder():
     rows = re.findall(r"^\| (`.*?) \|.*\| (.+) \|$", page, re.MULTILINE)
     named = [path for names, _ in rows for path in re.findall(r"`([\w/]+)/`", names)]
     assert len(set(named)) == len(named)
-    assert not [path for path in named if not (PACKAGE / path).is_dir()]
+    assert all(any(PACKAGE.glob(path.replace("NN", "*"))) for path in named)
     assert {path.split("/")[0] for path in named} == folders()
-    rooms = {p.name for p in (PACKAGE / "lab").iterdir() if (p / "__init__.py").exists()}
-    assert {path.split("/")[1] for path in named if path.startswith("lab/")} == rooms
+    for house in ("lab", "course"):
+        rooms = {p.parent.name for p in (PACKAGE / house).glob("*/__init__.py")}
+        rooms = {re.sub(r"^ch(\d\d|A\d)b?$", "chNN", room) for room in rooms}
+        assert {path.split("/")[1] for path in named if path.startswith(f"{house}/")} == rooms
 
 
 THEY_OPEN_BYTES = ("Image", "tarfile", "webbrowser", "gzip", "zipfile", "os", "archive")
@@ -339,3 +451,21 @@ def test_a_text_file_is_utf_8_whatever_the_locale_says():
         if "encoding" not in [keyword.arg for keyword in call.keywords]
     ]
     assert not found, "\n".join(found)
+
+
+def test_a_folder_of_tests_runs_alone():
+    """What its files import of other tests is beside them, or in ``tests/`` itself."""
+    tests = PACKAGE.parent / "tests"
+    folders_of: dict[str, set[str]] = {}
+    for path in tests.rglob("*.py"):
+        folders_of.setdefault(path.stem, set()).add(path.parent.name)
+    found = []
+    for path in sorted(tests.glob("*/*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            names = [node.module] if isinstance(node, ast.ImportFrom) else []
+            names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            for name in names:
+                folders = folders_of.get(name, {"tests"})
+                if not folders & {"tests", path.parent.name}:
+                    found.append(f"{path.parent.name}/{path.name} imports {name} of {folders}")
+    assert not found

@@ -22,7 +22,7 @@ RUN = f"""\
 import json, sys
 for name in {ABSENT!r}:
     sys.modules[name] = None
-from minivllm.lab.playground.answer import answer
+from minivllm.course.playground.answer import answer
 for number, source in json.load(sys.stdin):
     print(answer(json.dumps({{"call": "cell", "source": source, "number": number}})))
 """

@@ -10,12 +10,12 @@ from safetensors.torch import load_file
 from minivllm import embedded_adapter_path, embedded_model_path
 from minivllm.embedded.data.adapter_cases import unseen_samples
 from minivllm.embedded.data.pirate import pirate_talk
-from minivllm.embedded.training.batches import encode
-from minivllm.embedded.training.export import load_network
-from minivllm.embedded.training.lora import save_adapter, train_adapter
-from minivllm.embedded.training.manifest import file_hashes, read_manifest
-from minivllm.embedded.training.progress import exact_rates, rate
-from minivllm.embedded.training.tokenization import load_tokenizer
+from minivllm.lab.training.batches import encode
+from minivllm.lab.training.export import load_network
+from minivllm.lab.training.lora import save_adapter, train_adapter
+from minivllm.lab.training.manifest import file_hashes, read_manifest
+from minivllm.lab.training.progress import exact_rates, rate
+from minivllm.lab.training.tokenization import load_tokenizer
 
 REACHED = {"pirate": 0.6, "sql-lora": 0.7}
 TASK = "[user] Write a SQL query to answer the question based on the table schema.\n\n context: "

@@ -6,10 +6,10 @@ from transformers import AutoModelForCausalLM
 
 from minivllm.embedded import embedded_model_path
 from minivllm.embedded.data.corpus import fingerprint
-from minivllm.embedded.evaluation.evaluate import answers, is_right
-from minivllm.embedded.evaluation.suites import all_suites, table_cases
-from minivllm.embedded.training.curriculum import FULL_PLAN
-from minivllm.embedded.training.manifest import file_hashes, read_manifest
+from minivllm.lab.training.curriculum import FULL_PLAN
+from minivllm.lab.training.evaluate import answers, is_right
+from minivllm.lab.training.manifest import file_hashes, read_manifest
+from minivllm.lab.training.suites import all_suites, table_cases
 
 pytestmark = pytest.mark.slow
 

@@ -16,8 +16,8 @@ from minivllm.embedded.data.lists import WORDS
 from minivllm.embedded.data.sample import Sample
 from minivllm.embedded.data.tables import TableShape, table_conversation
 from minivllm.embedded.data.tools import tool_chat
-from minivllm.embedded.evaluation.suites import all_suites, cases_of
-from minivllm.embedded.training.curriculum import FULL_PLAN, QUICK_PLAN
+from minivllm.lab.training.curriculum import FULL_PLAN, QUICK_PLAN
+from minivllm.lab.training.suites import all_suites, cases_of
 
 SEEDS = (0, 1, "evaluation")
 

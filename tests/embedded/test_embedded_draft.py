@@ -4,11 +4,11 @@ import pytest
 from transformers import AutoModelForCausalLM
 
 from minivllm import LLM, SamplingParams, embedded_draft_path, embedded_model_path
-from minivllm.embedded.training import distill
-from minivllm.embedded.training.curriculum import DRAFT_PLAN
-from minivllm.embedded.training.manifest import data_hashes, file_hashes, read_manifest
 from minivllm.lab.bench.speculation_texts import table_questions, texts
 from minivllm.lab.sim.acceptance import Acceptance
+from minivllm.lab.training import distill
+from minivllm.lab.training.curriculum import DRAFT_PLAN
+from minivllm.lab.training.manifest import data_hashes, file_hashes, read_manifest
 
 DRAFT = embedded_draft_path()
 MEGABYTE = 1_000_000

@@ -14,13 +14,13 @@ from minivllm.embedded.data.chat_format import tool_call, tool_response, tools_s
 from minivllm.embedded.data.corpus import samples
 from minivllm.embedded.data.tables import TableShape, table_conversation
 from minivllm.embedded.data.tools import TOOLS
-from minivllm.embedded.training import distill, train
-from minivllm.embedded.training.batches import Exchange, batches, encode, encoded_stream
-from minivllm.embedded.training.curriculum import DRAFT_PLAN, FULL_PLAN, QUICK_PLAN
-from minivllm.embedded.training.manifest import data_hashes, file_hashes, read_manifest
-from minivllm.embedded.training.network import make_network
-from minivllm.embedded.training.pointers import PointerBatch, pointer_loss, pointer_scores
-from minivllm.embedded.training.tokenization import load_tokenizer
+from minivllm.lab.training import distill, train
+from minivllm.lab.training.batches import Exchange, batches, encode, encoded_stream
+from minivllm.lab.training.curriculum import DRAFT_PLAN, FULL_PLAN, QUICK_PLAN
+from minivllm.lab.training.manifest import data_hashes, file_hashes, read_manifest
+from minivllm.lab.training.network import make_network
+from minivllm.lab.training.pointers import PointerBatch, pointer_loss, pointer_scores
+from minivllm.lab.training.tokenization import load_tokenizer
 
 pytestmark = pytest.mark.slow
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from minivllm.embedded.training import workers
-from minivllm.embedded.training.batches import Encoded, batches
+from minivllm.lab.training import workers
+from minivllm.lab.training.batches import Encoded, batches
 
 pytestmark = pytest.mark.slow
 

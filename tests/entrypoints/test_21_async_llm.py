@@ -18,8 +18,8 @@ from minivllm.engine.detokenizer import Detokenizer
 from minivllm.engine.serial_utils import decode, encode
 from minivllm.executor.exceptions import EngineDeadError
 from minivllm.sampling_params import BeamSearchParams, RequestOutputKind
+from minivllm.scheduling.livelock import LivelockError
 from minivllm.scheduling.policies import SchedulingPolicy
-from minivllm.scheduling.progress import LivelockError
 from minivllm.trace.records import Finished, StepStarted
 
 pytestmark = pytest.mark.slow

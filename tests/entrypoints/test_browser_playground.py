@@ -10,9 +10,9 @@ import pytest
 from axe import serious
 from static_site import serving_folder
 
-from minivllm.lab.playground.build import build
-from minivllm.lab.playground.presets import PRESETS
-from minivllm.lab.playground.server import PlaygroundServer
+from minivllm.course.playground.build import build
+from minivllm.course.playground.presets import PRESETS
+from minivllm.course.playground.server import PlaygroundServer
 
 pytestmark = pytest.mark.browser
 WIDTHS = (400, 1180, 1920)

@@ -7,7 +7,7 @@ import torch
 from helpers import make_llm, run_and_compare, workload
 
 from minivllm import LLM, SamplingParams
-from minivllm.engine import oracle
+from minivllm.lab import oracle
 from minivllm.scheduling.policies import SchedulingPolicy
 
 

@@ -7,6 +7,7 @@ from helpers import examples
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
+from minivllm.kv.prefix_cache import CacheHit
 from minivllm.lab.contiguous.manager import (
     ALLOCATORS,
     RESERVATIONS,
@@ -48,15 +49,15 @@ class AnyHistory(RuleBasedStateMachine):
         seq = sequence(f"s{self.count}", num_prompt, num_output)
         pool = self.manager.block_pool
         before = pool.num_free_blocks
-        if self.manager.get_num_blocks_to_allocate(seq, []) > before:
+        if self.manager.get_num_blocks_to_allocate(seq, CacheHit()) > before:
             usage = self.manager.slot_usage(seq)
             enough = self.manager.num_slots_to_reserve(seq) <= before
             assert (usage.external > 0) == enough
             with pytest.raises(ValueError, match="cannot allocate a slab of"):
-                self.manager.allocate_new_computed_blocks(seq, [])
+                self.manager.allocate_new_computed_blocks(seq, CacheHit())
             assert pool.num_free_blocks == before
             return None
-        self.manager.allocate_new_computed_blocks(seq, [])
+        self.manager.allocate_new_computed_blocks(seq, CacheHit())
         size = len(self.manager.get_block_ids(seq.seq_id))
         assert before - pool.num_free_blocks == size
         assert size == pool.slab_size(self.manager.num_slots_to_reserve(seq))
@@ -182,7 +183,7 @@ def test_every_class_of_waste_by_hand(reservation, reserved, internal):
     """A prompt of 8 and an answer of 25, whose last token needs no slot; 10 are in the cache."""
     manager = ContiguousKVCacheManager(100, 64, reservation, "buddy")
     seq = sequence("a", 8, 25)
-    manager.allocate_new_computed_blocks(seq, [])
+    manager.allocate_new_computed_blocks(seq, CacheHit())
     manager.allocate_slots(seq, 10, [])
     size = next_power_of_2(reserved)
     expected = SlotUsage(10, 22, internal, size - reserved, 0, 100 - size)
@@ -193,14 +194,14 @@ def test_external_waste_is_enough_for_the_next_but_in_pieces():
     manager = ContiguousKVCacheManager(12, 6, "exact", "first_fit")
     seqs = [sequence(name, 3, 2) for name in "abc"]  # 4 slots each
     for seq in seqs:
-        manager.allocate_new_computed_blocks(seq, [])
+        manager.allocate_new_computed_blocks(seq, CacheHit())
     manager.free(seqs[0])
     manager.free(seqs[2])
     assert manager.slot_usage(sequence("fits", 3, 2)).free == 8
     in_pieces = manager.slot_usage(sequence("in pieces", 5, 1))
     assert (in_pieces.external, in_pieces.free) == (8, 0)
     assert manager.slot_usage().free == 8, "no request waits"
-    manager.allocate_new_computed_blocks(seqs[0], [])
+    manager.allocate_new_computed_blocks(seqs[0], CacheHit())
     too_few = manager.slot_usage(sequence("too few", 5, 1))
     assert (too_few.external, too_few.free) == (0, 4)
 
@@ -226,9 +227,9 @@ def test_bad_input_is_refused_by_name(args, message):
 def test_a_sequence_cannot_have_two_slabs_or_outgrow_one():
     manager = ContiguousKVCacheManager(16, 8, "exact")
     seq = sequence("a", 3, 2)
-    manager.allocate_new_computed_blocks(seq, [])
+    manager.allocate_new_computed_blocks(seq, CacheHit())
     with pytest.raises(ValueError, match="sequence 'a' has a slab already"):
-        manager.allocate_new_computed_blocks(seq, [])
+        manager.allocate_new_computed_blocks(seq, CacheHit())
     with pytest.raises(ValueError, match="sequence 'a' needs 5 slots, but 4 are reserved for it"):
         manager.allocate_slots(seq, 5, [])
     manager.check_integrity()

@@ -9,6 +9,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invaria
 from minivllm.kv.block_pool import BlockPool
 from minivllm.kv.block_table import BlockTable, slots_of
 from minivllm.kv.manager import KVCacheManager
+from minivllm.kv.prefix_cache import CacheHit
 from minivllm.utils.math_utils import cdiv
 
 
@@ -43,9 +44,9 @@ class AnyHistory(RuleBasedStateMachine):
         seq = sequence(f"s{self.count}", tokens)
         hit = self.manager.get_computed_blocks(seq)
         free = self.manager.block_pool.num_free_blocks
-        assert len(hit) * self.size < len(tokens)
+        assert hit.num_tokens == len(hit.blocks) * self.size < len(tokens)
         if not can_admit(self.manager, seq, hit):
-            assert cdiv(len(tokens), self.size) > free - sum(b.ref_cnt == 0 for b in hit)
+            assert cdiv(len(tokens), self.size) > free - sum(b.ref_cnt == 0 for b in hit.blocks)
             return None
         self.manager.allocate_new_computed_blocks(seq, hit)
         start = seq.num_computed_tokens
@@ -193,7 +194,7 @@ def test_the_boundary_of_a_block_plus_and_minus_one(block_size, around):
     manager = KVCacheManager(num_blocks=40, block_size=block_size)
     n = 2 * block_size + around
     seq = sequence("a", n + 1)
-    manager.allocate_new_computed_blocks(seq, [])
+    manager.allocate_new_computed_blocks(seq, CacheHit())
     compute(manager, seq, n)
     assert len(manager.get_block_ids("a")) == -(-n // block_size)
     assert len(compute(manager, seq, 1)) == (n % block_size == 0)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minivllm import SamplingParams
-from minivllm.engine import oracle
+from minivllm.lab import oracle
 from minivllm.request import RequestStatus
 from minivllm.trace.records import BlockCopied, Forked, Scheduled
 

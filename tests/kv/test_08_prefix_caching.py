@@ -18,7 +18,7 @@ from helpers import (
 )
 
 from minivllm import LLM, SamplingParams
-from minivllm.kv.prefix_cache import hash_block_tokens
+from minivllm.kv.prefix_cache import CacheHit, hash_block_tokens
 from minivllm.lab.sim.loop import runner_output
 from minivllm.request import RequestStatus
 from minivllm.trace.records import BlocksShared, Scheduled
@@ -84,7 +84,8 @@ def test_a_hit_on_free_blocks_counts_them_as_needed():
     other = arrive(manager, "b", [9] * 4)
     seq = sequence("c", 17)  # 5 blocks; 3 are hits, but they are among the free ones
     hit = manager.get_computed_blocks(seq)
-    assert len(hit) == 3
+    assert len(hit.blocks) == 3
+    assert hit.num_tokens == 12
     assert not can_admit(manager, seq, hit)
     manager.free(other)
     assert not can_admit(manager, seq, manager.get_computed_blocks(seq))
@@ -95,7 +96,7 @@ def test_equal_blocks_computed_twice_are_both_kept_and_not_merged():
     manager = caching()
     a, b = sequence("a", 8), sequence("b", 8)
     for seq in (a, b):
-        manager.allocate_new_computed_blocks(seq, [])
+        manager.allocate_new_computed_blocks(seq, CacheHit())
     for seq in (a, b):
         compute(manager, seq)
     manager.check_integrity()
@@ -113,7 +114,7 @@ def test_two_requests_of_one_step_share():
         scheduler.add_request(request(name, 11))
     plan = step(scheduler)
     assert plan.num_scheduled_tokens == {"a": 11, "b": 3}
-    assert plan.new_block_ids == {"a": [1, 2, 3], "b": [1, 2, 4]}
+    assert plan.new_block_ids == {"a": ([1, 2, 3],), "b": ([1, 2, 4],)}
     assert scheduler.requests["b"].num_cached_tokens == 8
 
 

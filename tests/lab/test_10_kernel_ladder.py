@@ -10,8 +10,8 @@ triton = pytest.importorskip("triton")
 
 import triton.language as tl  # noqa: E402
 
+from minivllm.course.ch10 import kernel_ladder  # noqa: E402
 from minivllm.exercises import labs  # noqa: E402
-from minivllm.lab.exercises.labs import kernel_ladder  # noqa: E402
 
 pytestmark = pytest.mark.slow
 LADDER = (

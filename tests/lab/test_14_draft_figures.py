@@ -9,9 +9,9 @@ from minivllm.config import SchedulerConfig
 from minivllm.kv.manager import KVCacheManager
 from minivllm.lab.sim.drafting import fake_drafts
 from minivllm.lab.sim.loop import run_step
+from minivllm.lab.viz.blocks.snapshot import take_snapshot
 from minivllm.lab.viz.model.draft_model import read_draft_lanes
 from minivllm.lab.viz.model.frames import frames
-from minivllm.lab.viz.model.snapshot import take_snapshot
 from minivllm.lab.viz.model.timeline_model import read_history
 from minivllm.request import Request
 from minivllm.sampling_params import SamplingParams

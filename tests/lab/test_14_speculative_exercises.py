@@ -6,9 +6,9 @@ import pytest
 import torch
 from test_14_draft_figures import speculating
 
+from minivllm.course.asking.answers import NotYet
+from minivllm.course.grading import milestones
 from minivllm.exercises import ch14, labs
-from minivllm.lab.exercises.answers import NotYet
-from minivllm.lab.exercises.labs import milestones
 from minivllm.lab.sim.acceptance import Acceptance
 from minivllm.lab.sim.dry_run import dry_run
 from minivllm.sim import chats, chi_square, table_chat

@@ -7,13 +7,14 @@ from xml.etree import ElementTree
 import pytest
 
 from minivllm import SamplingParams, embedded_model_path
+from minivllm.course.asking.answers import NotYet
+from minivllm.course.asking.requests import make_request
+from minivllm.course.ch16 import lab_tool_stream
+from minivllm.course.grading import milestones
 from minivllm.engine.input_processor import load_tokenizer
 from minivllm.entrypoints.openai.chat_completion.tool_choice import ToolChoice
 from minivllm.entrypoints.openai.tool_parsers import HermesToolParser
 from minivllm.exercises import ch16, labs
-from minivllm.lab.exercises.answers import NotYet
-from minivllm.lab.exercises.labs import ch16_tool_stream, milestones
-from minivllm.lab.exercises.requests import make_request
 from minivllm.lab.sim import dry_run
 from minivllm.lab.sim.loop import fake_tokens
 from minivllm.structured_output.manager import StructuredOutputManager
@@ -123,7 +124,7 @@ def test_rounds_are_what_the_scheduler_computes(seed):
         assert sum(prompts.values()) - sum(first.values()) == right
 
 
-SOURCE = inspect.getsource(ch16_tool_stream.tool_stream)
+SOURCE = inspect.getsource(lab_tool_stream.tool_stream)
 MISTAKES = {
     "no tag is waited for": ("keep = next((n for n in held if text.endswith(opening[:n])), 0)",
                              "keep = 0", "('content', 'Hello! 5 <')] is given out"),
@@ -151,10 +152,10 @@ def test_the_solution_gives_out_what_the_engines_parser_does():
                 kind = "arguments" if delta.name is None else "name"
                 yield kind, delta.name or delta.arguments
 
-    for text in ch16_tool_stream.TEXTS.values():
-        for pieces in ch16_tool_stream.cuts_of(text, 0):
-            parser, solution = HermesToolParser(), ch16_tool_stream.tool_stream(iter(pieces))
-            mine, right = ch16_tool_stream.Message(), ch16_tool_stream.Message()
+    for text in lab_tool_stream.TEXTS.values():
+        for pieces in lab_tool_stream.cuts_of(text, 0):
+            parser, solution = HermesToolParser(), lab_tool_stream.tool_stream(iter(pieces))
+            mine, right = lab_tool_stream.Message(), lab_tool_stream.Message()
             for piece in pieces:
                 mine.add(next(solution))
                 right.add(pairs(parser.extract_tool_calls_streaming(piece)))

@@ -3,7 +3,7 @@
 import pytest
 
 from minivllm import LLM
-from minivllm.embedded.evaluation.skills import (
+from minivllm.lab.quantize.skills import (
     cases_by_skill,
     count_right,
     measured_skills,

@@ -9,8 +9,8 @@ from typer.testing import CliRunner
 
 from minivllm.lab.sim.__main__ import app
 from minivllm.lab.sim.cluster import Cluster, StageCost, thin
-from minivllm.lab.sim.links import LINKS, Link, ring_bytes
-from minivllm.lab.sim.nodes import NODES, Node
+from minivllm.lab.sim.interconnects import LINKS, Link, ring_bytes
+from minivllm.lab.sim.machines import NODES, Node
 from minivllm.lab.sim.report import as_dict
 from minivllm.scheduling.policies import SchedulingPolicy
 from minivllm.sim import HARDWARE, MODELS, CostModel, SimRequest, alpaca_like, simulate

@@ -9,10 +9,10 @@ from helpers import make_scheduler, request
 
 from minivllm.distributed.shard import divides, get_pp_indices, kv_head_share
 from minivllm.embedded import embedded_model_path
-from minivllm.engine.oracle import next_token_logits
 from minivllm.exercises import ch20
+from minivllm.lab.oracle import next_token_logits
 from minivllm.lab.ranks import run_ranks
-from minivllm.lab.sim.links import ring_bytes
+from minivllm.lab.sim.interconnects import ring_bytes
 from minivllm.lab.sim.loop import fake_execute
 from minivllm.models.loader import load_config, load_model
 from minivllm.scheduling.batch_queue import BatchQueue

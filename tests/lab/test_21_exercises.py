@@ -5,8 +5,8 @@ from itertools import pairwise
 
 import pytest
 
+from minivllm.course.asking.answers import NotYet
 from minivllm.exercises import ch21, ch21b, ch22
-from minivllm.lab.exercises.answers import NotYet
 
 SEEDED = [
     ch21.event_loop, ch21.first_tokens, ch21.hang_up, ch21b.whole_events, ch21b.late_reader,
@@ -90,8 +90,8 @@ def test_waiting_in_front_of_a_lock_is_counted_as_the_engine_does():
 
 def test_what_a_hang_up_frees_is_what_the_engine_frees():
     """The same world, run: A and B begin together, one is aborted, C comes in."""
+    from minivllm.course.asking.requests import make_request
     from minivllm.kv.manager import KVCacheManager
-    from minivllm.lab.exercises.requests import make_request
     from minivllm.lab.sim.loop import make_scheduler, run_step
     from minivllm.request import RequestStatus
 

@@ -5,7 +5,7 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from minivllm.lab.exercises.requests import make_request
+from minivllm.course.asking.requests import make_request
 from minivllm.lab.sim.workloads import alpaca_like
 from minivllm.sim import dry_run, simulate
 from minivllm.viz import buckets, knee, lanes

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from minivllm.lab.exercises import chA2
-from minivllm.lab.exercises.answers import NotYet
-from minivllm.lab.viz import time_shares
+from minivllm.course.asking.answers import NotYet
+from minivllm.course.chA2 import exercises as chA2
 from minivllm.models import ops
+from minivllm.viz import time_shares
 
 
 def test_time_shares_are_of_the_sum_and_the_longest_comes_first():

@@ -3,9 +3,9 @@
 import pytest
 import vllm_names
 
+from minivllm.course.asking.answers import NotYet
+from minivllm.course.chA4.exercises import places
 from minivllm.exercises import chA4
-from minivllm.lab.exercises.answers import NotYet
-from minivllm.lab.exercises.chA4 import places
 
 ALL = [entry for entries in places().values() for entry in entries]
 

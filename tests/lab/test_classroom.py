@@ -12,11 +12,11 @@ import pytest
 from typer.testing import CliRunner
 
 from minivllm.cli import app
+from minivllm.course.asking.answers import NotYet
+from minivllm.course.asking.quiz import QUIZZES
+from minivllm.course.classroom.grade import grade
+from minivllm.course.classroom.repository import STUBS, new_repository
 from minivllm.exercises import ch00, labs, points
-from minivllm.lab.classroom.grade import grade
-from minivllm.lab.classroom.repository import STUBS, new_repository
-from minivllm.lab.exercises.answers import NotYet
-from minivllm.lab.exercises.quiz import QUIZZES
 
 ROOT = Path(__file__).parents[2]
 
@@ -248,7 +248,7 @@ def test_tables_that_cannot_be_written_are_refused_before_anything_runs(tmp_path
     def run(*arguments):
         raise AssertionError("a notebook was run")
 
-    monkeypatch.setattr("minivllm.lab.classroom.grade.NotebookClient", run)
+    monkeypatch.setattr("minivllm.course.classroom.grade.NotebookClient", run)
     one = notebook(tmp_path / "one.ipynb", "1")
     two = notebook(tmp_path / "two.ipynb", "1")
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}

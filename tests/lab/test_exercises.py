@@ -6,9 +6,9 @@ import textwrap
 import pytest
 from exercise_kinds import KINDS
 
+from minivllm.course.asking.answers import NotYet, compare
+from minivllm.course.asking.puzzle import METRICS, Puzzle
 from minivllm.exercises import ch01
-from minivllm.lab.exercises.answers import NotYet, compare
-from minivllm.lab.exercises.puzzle import METRICS, Puzzle
 
 PUZZLES = {name: kind for name, kind in KINDS.items() if isinstance(kind(0), Puzzle)}
 

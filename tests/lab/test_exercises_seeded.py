@@ -5,9 +5,9 @@ import pytest
 from exercise_kinds import KINDS
 from hostile import HOSTILE, ITSELF, ITSELF_AS_DICT
 
+from minivllm.course.asking.answers import NotYet
 from minivllm.exercises import ch02, ch03, ch11, ch13, chA1
 from minivllm.lab.contiguous.slab_pool import FirstFitPool
-from minivllm.lab.exercises.answers import NotYet
 
 SEEDS = range(30)
 FEW = {"ch16.promises": 12}  # all that there are, but a few that the seeds do not meet

@@ -6,10 +6,11 @@ import math
 import re
 
 import pytest
+from cuda_stand_ins import pretend_no_gpu
 
+from minivllm.course.grading import milestones
+from minivllm.course.grading.recorded_steps import recorded_steps
 from minivllm.exercises import labs
-from minivllm.lab.exercises.labs import milestones
-from minivllm.lab.exercises.labs.recorded_steps import recorded_steps
 
 PLAIN = [lab for lab in labs.FUNCTION_LABS.values() if lab.notebook != "10"]  # no kernels
 
@@ -209,7 +210,7 @@ def test_a_kernel_part_that_is_not_written_yet(tmp_path, capsys):
 
 def test_a_kernel_part_on_a_machine_that_cannot_run_it(monkeypatch, capsys):
     monkeypatch.delenv("TRITON_INTERPRET")
-    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    pretend_no_gpu(monkeypatch)
     labs.online_softmax.grade(labs.online_softmax.solution)
     assert "set TRITON_INTERPRET=1 before" in capsys.readouterr().out
 

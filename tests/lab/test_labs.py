@@ -7,13 +7,13 @@ import sys
 import pytest
 
 from minivllm import LLM, SamplingParams
+from minivllm.course.asking.requests import make_request
+from minivllm.course.grading import verdicts
+from minivllm.course.grading.run import Fault, run
+from minivllm.course.grading.scenarios import scenarios
 from minivllm.exercises import ask, ch05, labs
 from minivllm.kv.block_table import BlockTable, KVCacheBlockCopy
 from minivllm.kv.manager import KVCacheManager
-from minivllm.lab.exercises.labs import grading
-from minivllm.lab.exercises.labs.run import Fault, run
-from minivllm.lab.exercises.labs.scenarios import scenarios
-from minivllm.lab.exercises.requests import make_request
 from minivllm.sim import dry_run
 
 LABS = labs.CLASS_LABS
@@ -25,7 +25,7 @@ def test_the_solution_passes_every_check(name, capsys):
     labs.grade(LABS[name].solution)
     lines = capsys.readouterr().out.splitlines()
     first = ["first step"] * LABS[name].begins_simply
-    checks = [*first, *grading.CHECKS]
+    checks = [*first, *verdicts.CHECKS]
     assert [line[:19].strip() for line in lines] == [f"passed   {check}" for check in checks]
     source = inspect.getsource(LABS[name].solution)
     assert "super()" not in source
@@ -231,16 +231,16 @@ class CopiesBack(BlockTable):
 
 def test_recordings_and_oracle_find_faults_by_themselves():
     with pytest.raises(Fault, match=r"^recording \w+, step \d+: .* is .*, vLLM has "):
-        grading.CHECKS["golden"](FreesForwards, 0)
+        verdicts.CHECKS["golden"](FreesForwards, 0)
     with pytest.raises(Fault, match=r"^recording \w+: ValueError in line \d+, allocate_slots: "):
-        grading.CHECKS["golden"](spoilt(TAKES_ANY, ALLOWED, "if False and num_new > pool"), 0)
+        verdicts.CHECKS["golden"](spoilt(TAKES_ANY, ALLOWED, "if False and num_new > pool"), 0)
     with pytest.raises(Fault, match=r"output token \d is \d+, and \d+ if everything is recomputed"):
-        grading.CHECKS["oracle"](labs.plug_in(CopiesBack), 0)
+        verdicts.CHECKS["oracle"](labs.plug_in(CopiesBack), 0)
     all_found = labs.plug_in(spoilt(*MISTAKES["all tokens are found"][:3]))
     with pytest.raises(Fault, match=r"^after 500 steps some are not done: request 9$"):
-        grading.CHECKS["oracle"](all_found, 0)
+        verdicts.CHECKS["oracle"](all_found, 0)
     with pytest.raises(Fault, match=r"scheduled are \['r1', .*\], vLLM has \['r1', "):
-        grading.CHECKS["golden"](all_found, 0)
+        verdicts.CHECKS["golden"](all_found, 0)
 
 
 @pytest.mark.parametrize("name", LABS)

@@ -4,8 +4,8 @@ import inspect
 
 import pytest
 
+from minivllm.course.asking.listing import listing, show
 from minivllm.kv.block_table import BlockTable
-from minivllm.lab.listing import listing, show
 from minivllm.lab.sim.cost import Hardware
 from minivllm.scheduling.policies import SchedulingPolicy
 

@@ -14,8 +14,8 @@ import pytest
 from typer.testing import CliRunner
 
 from minivllm.cli import app
+from minivllm.course.asking.quiz import QUIZZES
 from minivllm.exercises import ch03
-from minivllm.lab.exercises.quiz import QUIZZES
 
 pytest.importorskip("nbgrader")
 pytestmark = pytest.mark.slow

@@ -14,11 +14,11 @@ from itertools import pairwise
 
 import pytest
 
-from minivllm.lab.exercises.labs.ch05_schedule import schedule
-from minivllm.lab.playground.answer import answer
-from minivllm.lab.playground.build import zip_package
-from minivllm.lab.playground.presets import POLICY, PRESETS
-from minivllm.lab.playground.server import PlaygroundServer
+from minivllm.course.ch05.lab_schedule import schedule
+from minivllm.course.playground.answer import answer
+from minivllm.course.playground.build import zip_package
+from minivllm.course.playground.presets import POLICY, PRESETS
+from minivllm.course.playground.server import PlaygroundServer
 
 HEAD = "from minivllm.scheduling.policies import SchedulingPolicy\nclass P(SchedulingPolicy):\n    "
 CROWD = {"num_requests": 20, "arrivals": "together"}
@@ -218,8 +218,8 @@ WITHOUT_TORCH = """
 import sys
 for name in ("torch", "numpy", "transformers", "triton"):
     sys.modules[name] = None
-from minivllm.lab.playground import learn
-from minivllm.lab.exercises import labs
+from minivllm.course.playground import learn
+from minivllm.course import labs
 for _, names in learn.contents()["chapters"]:
     for name in names:
         exercise = learn._kind(name)(0)
@@ -245,7 +245,7 @@ def test_the_zip_is_enough_and_has_no_weights(tmp_path):
     code = (
         "import sys; sys.path[:] = [p for p in sys.path if 'site-packages' not in p]\n"
         f"sys.path.insert(0, {str(tmp_path / 'all')!r})\n"
-        "from minivllm.lab.playground.answer import answer\n"
+        "from minivllm.course.playground.answer import answer\n"
         """print(answer('{"call": "run", "workload": {}, "engines": {"A": {}}}')[:8])"""
     )
     done = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True)
@@ -373,7 +373,7 @@ def test_a_cell_ends_with_the_server(tmp_path):
     request = json.dumps({"call": "cell", "source": cell, "number": 1})
     code = (
         "import os, threading\n"
-        "from minivllm.lab.playground.process import PythonProcess\n"
+        "from minivllm.course.playground.process import PythonProcess\n"
         "python = PythonProcess()\n"
         f"threading.Thread(target=python.ask, args=[{request!r}, 600], daemon=True).start()\n"
         f"while not os.path.exists({str(begun)!r}): pass\n"

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from minivllm.lab.playground.cells import Session
+from minivllm.course.playground.cells import Session
 
 
 @pytest.fixture

@@ -17,8 +17,8 @@ from typer.testing import CliRunner
 import minivllm.sim
 from minivllm.lab.sim.__main__ import app
 from minivllm.lab.sim.cost import HARDWARE, MODELS, CostModel, Hardware, attended_pairs
-from minivllm.lab.sim.links import Link
-from minivllm.lab.sim.nodes import NODES
+from minivllm.lab.sim.interconnects import Link
+from minivllm.lab.sim.machines import NODES
 from minivllm.lab.sim.report import as_dict, describe
 from minivllm.lab.sim.result import percentiles
 from minivllm.lab.sim.run import MANAGERS

@@ -2,9 +2,9 @@
 
 import pytest
 
+from minivllm.course.grading.run import Fault, run
+from minivllm.course.grading.scenarios import scenarios
 from minivllm.kv.manager import KVCacheManager
-from minivllm.lab.exercises.labs.run import Fault, run
-from minivllm.lab.exercises.labs.scenarios import scenarios
 from minivllm.lab.sim.loop import (
     Arrivals,
     TooManySteps,

@@ -10,9 +10,9 @@ from test_viz_figures import TAGS
 from traced_runs import cached, chunked, crowd, preempting, sampled, sharing, single, traced_run
 
 from minivllm.lab.sim.cost import HARDWARE, MODELS, CostModel
+from minivllm.lab.viz.blocks.snapshot import take_snapshot
 from minivllm.lab.viz.draw.palette import letter, owners_of
 from minivllm.lab.viz.draw.step_axis import LANE_HEIGHT
-from minivllm.lab.viz.model.snapshot import take_snapshot
 from minivllm.lab.viz.model.timeline_model import read_history
 from minivllm.trace import Trace
 from minivllm.trace.records import (

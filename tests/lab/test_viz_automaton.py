@@ -4,7 +4,7 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from minivllm.lab.viz.figures.automaton import label_of
+from minivllm.course.ch15.figures.automaton import label_of
 from minivllm.structured_output.dfa import DFA
 from minivllm.viz import TokenStrip, automaton, token_strips
 

@@ -11,6 +11,8 @@ from functools import cache
 
 import pytest
 
+from minivllm.course.ch02.figures.waste import mean_usage
+from minivllm.course.ch07.figures.pareto import frontier
 from minivllm.kv.manager import KVCacheManager
 from minivllm.kv.prefix_cache import hash_block_tokens
 from minivllm.lab.contiguous.manager import SlotUsage
@@ -20,8 +22,6 @@ from minivllm.lab.sim.waste import PAPER, WasteRow
 from minivllm.lab.sim.workloads import alpaca_like
 from minivllm.lab.viz.draw.palette import owners_of
 from minivllm.lab.viz.figures.latency import read_latencies
-from minivllm.lab.viz.figures.pareto import frontier
-from minivllm.lab.viz.figures.waste import mean_usage
 from minivllm.lab.viz.model.prefix_model import fold, read_prefix_tree
 from minivllm.request import Request
 from minivllm.sampling_params import SamplingParams

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from exercise_kinds import KINDS
 
+from minivllm.course.asking.answers import NotYet
+from minivllm.course.asking.function_exercise import FunctionExercise
+from minivllm.course.grading.milestones import MILESTONES
 from minivllm.exercises import labs
-from minivllm.lab.exercises.answers import NotYet
-from minivllm.lab.exercises.function_exercise import FunctionExercise
-from minivllm.lab.exercises.labs.milestones import MILESTONES
 from minivllm.scheduling.policies import FCFSPolicy, SchedulingPolicy
 
 if sys.version_info >= (3, 11):

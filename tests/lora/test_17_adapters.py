@@ -6,7 +6,7 @@ import pytest
 import torch
 from adapters import NAMES, load, peft_adapter, read, tensors_for, write_adapter
 from safetensors.torch import load_file
-from test_13_models import CONFIGS, make_model
+from small_models import CONFIGS, make_model
 
 WEIGHTS_NAME = NAMES[1]
 Q = "base_model.model.model.layers.1.self_attn.q_proj"

@@ -14,7 +14,7 @@ from helpers import examples
 from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file
-from test_13_models import make_model
+from small_models import make_model
 
 from minivllm.lora import peft_helper
 

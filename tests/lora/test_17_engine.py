@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file
 
 from minivllm import SamplingParams
-from minivllm.engine import oracle
+from minivllm.lab import oracle
 from minivllm.lora.request import LoRARequest
 from minivllm.models.loader import load_config, load_model
 from minivllm.request import Request

@@ -7,7 +7,7 @@ import shutil
 import pytest
 from adapters import CONFIG, NAMES, tensors_for, write_adapter
 from helpers import make_llm
-from test_13_models import make_model
+from small_models import make_model
 
 from minivllm import AsyncEngineArgs, AsyncLLM, SamplingParams
 from minivllm.lora.request import LoRARequest
@@ -93,8 +93,8 @@ def test_a_bad_adapter_harms_its_own_request_alone(llm, directories):
             engine.add_request(name, {"prompt_token_ids": PROMPT}, GREEDY, lora_request=bad)
         assert sentence in str(error.value)
         with pytest.raises(ValueError):
-            engine.add_lora(bad)
-        assert engine.list_loras() == {1, 2}
+            engine.engine_core.loras.add(bad)
+        assert engine.engine_core.loras.list_loras() == {1, 2}
         step(engine, found)
     assert finish(engine, found) == want
 
@@ -116,7 +116,7 @@ def test_an_id_in_use_is_not_anothers(llm, directories, other):
     with pytest.raises(ValueError, match="lora_int_id 1 is in use by 'a' from "):
         tokens(llm, LoRARequest(name, 1, str(directories / path)))
     assert tokens(llm, a) == want
-    assert llm.llm_engine.remove_lora(1)
+    assert llm.llm_engine.engine_core.loras.remove(1)
     assert tokens(llm, LoRARequest(name, 1, str(directories / path)))
 
 
@@ -128,10 +128,10 @@ def test_a_path_that_vanishes_after_the_first_request(llm, directories):
     with pytest.raises(ValueError, match="Loading lora a failed: No adapter found for "):
         tokens(llm, request(directories, "a", 1, load_inplace=True))
     assert tokens(llm, a) == want
-    assert llm.llm_engine.remove_lora(1)
+    assert llm.llm_engine.engine_core.loras.remove(1)
     with pytest.raises(ValueError, match="Loading lora a failed: No adapter found for "):
         tokens(llm, a)
-    assert llm.llm_engine.list_loras() == {2}
+    assert llm.llm_engine.engine_core.loras.list_loras() == {2}
 
 
 def test_a_bad_reload_leaves_the_old_weights(llm, directories):
@@ -140,7 +140,7 @@ def test_a_bad_reload_leaves_the_old_weights(llm, directories):
     (directories / "a" / NAMES[0]).write_text(json.dumps(CONFIG | {"use_dora": True}))
     with pytest.raises(ValueError, match="DoRA"):
         tokens(llm, request(directories, "a", 1, load_inplace=True))
-    assert llm.llm_engine.list_loras() == {1}
+    assert llm.llm_engine.engine_core.loras.list_loras() == {1}
     assert tokens(llm, a) == want
 
 

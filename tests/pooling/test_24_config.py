@@ -230,7 +230,8 @@ def test_weights_may_have_their_prefix_and_other_heads(tmp_path, family, prefixe
     ("file", "content", "message"),
     [
         ("modules.json", "{", "modules.json cannot be read"),
-        ("modules.json", "{}", "modules.json must hold a list"),
+        ("modules.json", "{}", "modules.json cannot be read: it must be a JSON array"),
+        ("modules.json", "[" * 100_000, "modules.json cannot be read"),
         ("modules.json", "[3]", "each module must have a type and a path"),
         ("modules.json", '[{"type": "their.WeightedLayerPooling", "path": "1"}]',
          "module 'WeightedLayerPooling' is not supported; Transformer, Pooling, Dense and Normal"),

@@ -14,11 +14,11 @@ from minivllm.embedded.data import sentence_cases
 from minivllm.embedded.data.requests import KINDS, request_of_kind
 from minivllm.embedded.data.sentence_cases import searches, unseen_requests
 from minivllm.embedded.data.sentences import drawn_pairs
-from minivllm.embedded.training import embedder as training
-from minivllm.embedded.training.classifier import save_classifier, train_head
-from minivllm.embedded.training.export import load_network
-from minivllm.embedded.training.manifest import file_hashes, read_manifest
-from minivllm.embedded.training.tokenization import load_closing_tokenizer, load_tokenizer
+from minivllm.lab.training import embedder as training
+from minivllm.lab.training.classifier import save_classifier, train_head
+from minivllm.lab.training.export import load_network
+from minivllm.lab.training.manifest import file_hashes, read_manifest
+from minivllm.lab.training.tokenization import load_closing_tokenizer, load_tokenizer
 
 SOURCE = embedded_model_path()
 EMBEDDER, CLASSIFIER = embedded_embedder_path(), embedded_classifier_path()

@@ -357,7 +357,7 @@ def test_which_file_bounds_a_text(tmp_path, family, files, limit):
         ),
         ('{"max_seq_length": "8"}', "max_seq_length in .* must be from 1 to"),
         ('{"max_seq_length": 8, "do_lower_case": "yes"}', "do_lower_case in .* must be true or"),
-        ("[8]", "sentence_bert_config.json must hold a dict, got list"),
+        ("[8]", "sentence_bert_config.json .* must be a JSON object, and is an array"),
         ("{", "sentence_bert_config.json cannot be read"),
     ],
 )

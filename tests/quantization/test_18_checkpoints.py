@@ -14,7 +14,7 @@ from helpers import make_llm
 from safetensors.torch import load_file, save_file
 
 from minivllm import EngineArgs, SamplingParams
-from minivllm.engine.oracle import next_token_logits
+from minivllm.lab.oracle import next_token_logits
 from minivllm.lora.request import LoRARequest
 from minivllm.models import loader
 from minivllm.models.linear import LinearMethod

@@ -21,8 +21,8 @@ from minivllm.quantization.base_config import (
 from minivllm.quantization.compressed_tensors import Int8Scheme, PackedScheme
 from minivllm.quantization.fp8 import FP8Scheme
 from minivllm.quantization.gptq import GPTQScheme
-from minivllm.quantization.online import round_to_int4, round_to_int8
 from minivllm.quantization.packing import pack, unpack
+from minivllm.quantization.round_to_nearest import round_to_int4, round_to_int8
 
 INPUTS, OUTPUTS = 96, 64
 DATA = Path(__file__).parents[1] / "data/quantized"

@@ -17,7 +17,7 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 from minivllm import LLM, EngineArgs, SamplingParams
 from minivllm.embedded import embedded_model_path
 from minivllm.engine.input_processor import load_tokenizer
-from minivllm.engine.oracle import next_token_logits
+from minivllm.lab.oracle import next_token_logits
 from minivllm.models.loader import load_model
 from minivllm.quantization.gguf import GGUFConfig, load_config, weights_iterator
 from minivllm.quantization.gguf.reader import GGUFReader

@@ -9,7 +9,7 @@ import torch
 from test_18_checkpoints import CASES, PROMPT, load
 from test_18_gguf import make_model, write
 
-from minivllm.engine.oracle import next_token_logits
+from minivllm.lab.oracle import next_token_logits
 from minivllm.models.linear import Linear
 from minivllm.models.loader import load_model
 from minivllm.quantization import get_quantization_config, w4a16

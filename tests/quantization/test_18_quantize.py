@@ -5,12 +5,12 @@ from dataclasses import replace
 
 import pytest
 import torch
-from test_13_models import make_model
+from small_models import make_model
 from typer.testing import CliRunner
 
 from minivllm import LLM, SamplingParams, embedded_model_path
 from minivllm.cli import app
-from minivllm.engine.oracle import next_token_logits
+from minivllm.lab.oracle import next_token_logits
 from minivllm.lab.quantize.awq import find_channel_scales
 from minivllm.lab.quantize.command import calibration_texts, run_quantize
 from minivllm.lab.quantize.gptq import gptq

@@ -19,10 +19,12 @@ from minivllm.attention.kv_cache import KVCache
 from minivllm.attention.quantized_kv import to_float8
 from minivllm.attention.reference import Reference
 from minivllm.attention.selector import make_backend
-from minivllm.embedded.evaluation.evaluate import answers, is_right
-from minivllm.embedded.evaluation.suites import all_suites
-from minivllm.engine.oracle import DenseAttention
+from minivllm.kv.kv_cache_spec import bytes_per_block, get_kv_cache_groups
+from minivllm.lab.oracle import DenseAttention
+from minivllm.lab.training.evaluate import answers, is_right
+from minivllm.lab.training.suites import all_suites
 from minivllm.lora.request import LoRARequest
+from minivllm.worker.kv_cache import kv_cache_specs
 
 CPU = torch.device("cpu")
 FLOAT8 = {"fp8": torch.float8_e4m3fn, "fp8_e5m2": torch.float8_e5m2}
@@ -214,7 +216,8 @@ def test_the_same_memory_has_more_blocks(dtype, times):
         config = EngineArgs(
             dtype=dtype, kv_cache_dtype=name, kv_cache_memory_bytes=2**26
         ).create_engine_config()
-        num_blocks[name] = 2**26 / config.kv_bytes_per_block
+        specs = kv_cache_specs(config.model_config, config.cache_config)
+        num_blocks[name] = 2**26 / bytes_per_block(get_kv_cache_groups([specs]), specs)
     assert num_blocks["fp8"] == num_blocks["fp8_e5m2"] == times * num_blocks["auto"]
     least = {2: 1.85, 4: 3.7}[times]
     assert num_blocks["int8_per_token_head"] >= least * num_blocks["auto"]
@@ -500,7 +503,7 @@ def test_an_unknown_dtype_is_refused():
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["fp8", "int8_per_token_head"])  # e5m2 loses more: 405 of 429
 def test_the_embedded_model_knows_as_much(name):
-    """A part of its suites; all of them by ``minivllm.embedded.evaluation.evaluate``."""
+    """A part of its suites; all of them by ``minivllm.lab.training.evaluate``."""
     suites = all_suites("test", 4)
     cases = [case for some in suites.values() for case in some[:4]]
     right = [

@@ -8,14 +8,13 @@ import torch
 from helpers import examples
 from hypothesis import given
 from hypothesis import strategies as st
+from sampling_draws import CRITICAL, LOGITS, VOCAB, chi_square
 
 from minivllm import SamplingParams
 from minivllm.sampling import filters
 from minivllm.sampling.metadata import SamplingMetadata, SamplingState
 from minivllm.sampling.reference import choose, filter_logits, process_logits
 from minivllm.sampling.sampler import Sampler, sample_from_cdf
-
-VOCAB = 12
 
 
 def batch(*rows, vocab_size=VOCAB) -> SamplingMetadata:
@@ -166,16 +165,6 @@ def test_no_number_falls_beyond_the_last_token():
     probs = torch.full((1, 3), 1 / 3, dtype=torch.float64) * (1 - 1e-12)
     number = torch.tensor([1 - 2**-53], dtype=torch.float64)
     assert sample_from_cdf(probs, number).item() == 2
-
-
-# Points that chi-square passes once in a thousand tries, for 1, 2, 3 ... degrees of freedom.
-CRITICAL = [10.83, 13.82, 16.27, 18.47, 20.52, 22.46, 24.32, 26.12, 27.88, 29.59, 31.26]
-LOGITS = [2.0, 1.0, 0.5, 0.0, -0.5, -1.0, -1.2, 0.9, -0.1, 1.4, 0.2, -2.0]
-
-
-def chi_square(counts: torch.Tensor, probs: dict[int, float]) -> float:
-    n = int(counts.sum())
-    return sum((int(counts[i]) - n * p) ** 2 / (n * p) for i, p in probs.items())
 
 
 def drawn(params: SamplingParams, prompt=(), output=(), n: int = 6000) -> torch.Tensor:

@@ -8,6 +8,7 @@ import shutil
 import pytest
 import torch
 from helpers import run_and_compare
+from sampling_draws import anything
 
 from minivllm import LLM, SamplingParams
 from minivllm.outputs import Logprob
@@ -32,26 +33,6 @@ def tokens_of(llm, prompt, **params):
 
 
 # -- equal to the oracle -----------------------------------------------------------------------
-
-
-def anything(rng: random.Random, vocab_size: int) -> SamplingParams:
-    some = lambda n: [rng.randrange(vocab_size) for _ in range(n)]  # noqa: E731
-    max_tokens = rng.randint(2, 16)
-    return SamplingParams(
-        temperature=rng.choice([0, 0.7, 1.0, 2.0]),
-        top_k=rng.choice([0, 5, 20]),
-        top_p=rng.choice([1.0, 0.9]),
-        min_p=rng.choice([0.0, 0.05]),
-        presence_penalty=rng.choice([0.0, 1.5]),
-        frequency_penalty=rng.choice([0.0, -0.5, 2.0]),
-        repetition_penalty=rng.choice([1.0, 1.3]),
-        logit_bias=rng.choice([None, dict.fromkeys(some(3), 3.0)]),
-        allowed_token_ids=rng.choice([None, None, some(40)]),
-        stop_token_ids=some(4),
-        min_tokens=rng.randint(0, max_tokens),
-        max_tokens=max_tokens,
-        seed=rng.randrange(1000),
-    )
 
 
 @pytest.mark.parametrize("mode", ["recompute", "swap"])

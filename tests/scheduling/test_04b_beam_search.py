@@ -8,8 +8,8 @@ import torch
 from helpers import assert_same_free_queue, make_llm
 
 from minivllm import LLM, BeamSearchParams, SamplingParams, embedded_model_path
-from minivllm.engine.oracle import next_token_logits
-from minivllm.lab.viz.model.beam_model import read_beam_tree
+from minivllm.course.ch04b.figures.beam_model import read_beam_tree
+from minivllm.lab.oracle import next_token_logits
 from minivllm.trace.records import BlockCopied, Finished, Forked, Scheduled
 from minivllm.viz import beam_tree
 

@@ -20,8 +20,8 @@ def test_a_chunk_that_ends_on_a_block_boundary_takes_no_spare_block():
     scheduler = make_scheduler(budget=8, block_size=4)
     scheduler.add_request(request("a", 10))
     plan = step(scheduler)
-    assert plan.new_block_ids == {"a": [1, 2]}
-    assert step(scheduler).new_block_ids == {"a": [3]}
+    assert plan.new_block_ids == {"a": ([1, 2],)}
+    assert step(scheduler).new_block_ids == {"a": ([3],)}
 
 
 def test_without_chunked_prefill_a_prompt_is_never_split():

@@ -1,7 +1,7 @@
 """A step that fails can be repeated: ``LLMEngine.step`` raises, and the next call goes on."""
 
 import pytest
-from helpers import make_llm, workers_of
+from helpers import Disturbed, fail_once, make_llm, workers_of
 
 from minivllm import SamplingParams
 from minivllm.sampling_params import BeamSearchParams
@@ -12,23 +12,6 @@ PARAMS = {
     "n=3": SamplingParams(n=3, seed=7, max_tokens=8, ignore_eos=True, prompt_logprobs=1),
     "beams": BeamSearchParams(beam_width=3, max_tokens=8, ignore_eos=True),
 }
-
-
-class Disturbed(RuntimeError):
-    """Error of a forward pass or a sampler that fails here."""
-
-
-def fail_once(monkeypatch, owner, name, call):
-    """The ``call``-th call of a method raises instead of doing anything."""
-    original, calls = getattr(owner, name), []
-
-    def method(*args, **kwargs):
-        calls.append(name)
-        if len(calls) == call:
-            raise Disturbed
-        return original(*args, **kwargs)
-
-    monkeypatch.setattr(owner, name, method)
 
 
 def run(llm, params):

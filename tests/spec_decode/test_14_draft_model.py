@@ -6,17 +6,15 @@ from unittest.mock import Mock
 
 import pytest
 import torch
-from helpers import examples, make_llm, run_and_compare
+from helpers import Disturbed, examples, fail_once, make_llm, run_and_compare
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_12_sampling import CRITICAL, LOGITS, VOCAB, chi_square
-from test_12_sampling_engine import anything
+from sampling_draws import CRITICAL, LOGITS, VOCAB, anything, chi_square
 from test_14_speculative_decoding import mixture, run, some_requests, tokens
-from test_failed_step import Disturbed, fail_once
 
 from minivllm import LLM, BeamSearchParams, EngineArgs, SamplingParams
 from minivllm.embedded import embedded_model_path
-from minivllm.engine import oracle
+from minivllm.lab import oracle
 from minivllm.sampling.interface import SamplingState
 from minivllm.sampling.metadata import SamplingMetadata
 from minivllm.sampling.random import Purpose, stream_keys, uniform

@@ -4,13 +4,12 @@ import random
 import re
 
 import pytest
-from helpers import examples, make_llm, run_and_compare
+from helpers import Disturbed, examples, fail_once, make_llm, run_and_compare
 from http_recordings import metrics_of
 from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import generate_latest
-from test_12_sampling_engine import anything
-from test_failed_step import Disturbed, fail_once
+from sampling_draws import anything
 
 from minivllm import LLM, BeamSearchParams, EngineArgs, SamplingParams
 from minivllm.metrics.prometheus import make_registry

@@ -2,8 +2,8 @@
 
 import pytest
 
+from minivllm.course.asking.answers import NotYet
 from minivllm.exercises import ch14b
-from minivllm.lab.exercises.answers import NotYet
 
 SEEDS = range(8)
 

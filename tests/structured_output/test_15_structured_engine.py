@@ -9,7 +9,7 @@ import pytest
 from hypothesis import settings
 
 from minivllm import LLM, SamplingParams
-from minivllm.engine import oracle
+from minivllm.lab import oracle
 from minivllm.sampling_params import BeamSearchParams, GuidedDecodingParams, StructuredOutputsParams
 from minivllm.scheduling import scheduler
 

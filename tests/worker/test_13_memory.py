@@ -7,12 +7,14 @@ import sys
 
 import pytest
 import torch
+from cuda_stand_ins import pretend_memory
 from safetensors.torch import load_file
 
 from minivllm import LLM, EngineArgs, SamplingParams
 from minivllm.cpu import linear
 from minivllm.cpu.linear import candidates
 from minivllm.kv.kv_cache_config import get_kv_cache_config
+from minivllm.kv.kv_cache_spec import bytes_per_block
 from minivllm.kv.memory_profile import format_bytes, host_memory_gib
 from minivllm.worker.profiling import full_step, peak_bytes
 
@@ -55,9 +57,9 @@ def test_a_profile_does_not_depend_on_which_product_is_the_fastest_here(
     for method in candidates(torch.float32):
         monkeypatch.setattr(linear, "choose_method", lambda weight, m=method: m)
         llm = make(tiny_qwen2, attention_backend=backend)
-        run_layers = llm.llm_engine.worker.model.model.run_layers
+        compiled = llm.llm_engine.worker.model.model.compiled_layers
         found.add(llm.profile_memory().activations)
-        assert llm.llm_engine.worker.model.model.run_layers == run_layers
+        assert llm.llm_engine.worker.model.model.compiled_layers is compiled
     assert len(found) == 1
 
 
@@ -113,8 +115,8 @@ def test_the_largest_step_that_limits_allow(tokens, seqs, max_len, lengths):
     plan = full_step(tokens, seqs, max_len, block_size=4)
     assert list(plan.num_scheduled_tokens.values()) == lengths
     assert [len(new.token_ids) for new in plan.scheduled_new_reqs] == lengths
-    assert [len(ids) for ids in plan.new_block_ids.values()] == [-(-n // 4) for n in lengths]
-    assert {block for ids in plan.new_block_ids.values() for block in ids} == {0}
+    assert [len(ids) for (ids,) in plan.new_block_ids.values()] == [-(-n // 4) for n in lengths]
+    assert {block for (ids,) in plan.new_block_ids.values() for block in ids} == {0}
 
 
 # -- a GPU's memory, with its numbers made up ----------------------------------------------------
@@ -129,14 +131,18 @@ def measure(tiny_qwen2, monkeypatch):
     def measure(free, total, used, **kwargs):
         engine = make(tiny_qwen2, **({"num_gpu_blocks_override": None} | kwargs)).llm_engine
         config, worker = engine.vllm_config, engine.worker
-        answers = iter([(free, total), (free - used, total)])
-        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: next(answers))
-        monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+        pretend_memory(monkeypatch, (free, total), (free - used, total))
         worker._look_at_gpu()
-        limits = config.cache_config, config.scheduler_config, [config.kv_bytes_per_block]
-        worker.num_blocks = get_kv_cache_config(
-            *limits, [worker._measure_gpu()], on_cpu=False
-        ).num_blocks
+        specs = worker.get_kv_cache_spec()
+        found = get_kv_cache_config(
+            config.cache_config,
+            config.scheduler_config,
+            [specs],
+            [worker._measure_gpu()],
+            on_cpu=False,
+        )
+        worker.num_blocks = found.num_blocks
+        worker.bytes_per_block = bytes_per_block(found.groups, specs)
         return worker, worker.num_blocks
 
     return measure
@@ -158,7 +164,7 @@ def test_the_kv_cache_gets_what_is_left(measure):
 
 def test_too_little_memory_on_a_gpu(measure):
     gib = 2**30
-    with pytest.raises(ValueError, match=r"utilization=0\.9 asks for 9\.00 GiB .* only 8\.00 GiB"):
+    with pytest.raises(ValueError, match=r"8\.00/10\.00 GiB\) .*utilization \(0\.9, 9\.00 GiB"):
         measure(free=8 * gib, total=10 * gib, used=0)
     with pytest.raises(ValueError, match=r"holds 0 tokens .*gpu_memory_utilization\."):
         measure(free=10 * gib, total=10 * gib, used=9 * gib)

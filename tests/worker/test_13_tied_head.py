@@ -10,11 +10,10 @@ import torch
 import transformers
 from helpers import make_llm, workers_of
 from safetensors.torch import load_file, save_file
-from test_13_models import make_model
-from test_loader import as_bin
+from small_models import as_bin, make_model
 
 from minivllm import SamplingParams
-from minivllm.engine.oracle import next_token_logits
+from minivllm.lab.oracle import next_token_logits
 from minivllm.lab.quantize.command import run_quantize
 from minivllm.models.loader import load_config, load_model
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from cuda_stand_ins import CUDA, GIB, CallsAgain, pretend_memory
 from helpers import make_llm, run_and_compare, workload
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -17,28 +18,12 @@ from minivllm.attention.metadata import AttentionMetadata
 from minivllm.exercises import ch13b
 from minivllm.sim import launch_each, launch_graph
 from minivllm.worker.cuda_graph_runner import CUDAGraphRunner, capture_sizes
-from minivllm.worker.model_input import ModelInput
+from minivllm.worker.model_input import GroupInput, ModelInput
 
 pytestmark = pytest.mark.slow
 
 BACKENDS = ["reference", "paged_torch", "paged_numba", "paged_triton"]
 CPU = torch.device("cpu")
-
-
-class CallsAgain:
-    """A recorder for a CPU."""
-
-    def __init__(self):
-        self.num_replays = 0
-
-    def capture(self, function):
-        function()
-
-        def replay():
-            self.num_replays += 1
-            function()
-
-        return replay
 
 
 def with_graphs(llm, sizes):
@@ -96,7 +81,8 @@ def decodes(n, width=1):
 def test_every_replay_sees_the_addresses_that_were_recorded():
     calls = []
 
-    def forward(token_ids, positions, m):
+    def forward(token_ids, positions, metadata):
+        (m,) = metadata
         tensors = (token_ids, positions, m.query_start_loc, m.seq_lens, m.block_table,
                    m.slot_mapping)  # fmt: skip
         shapes = [(t.data_ptr(), t.shape, t.stride()) for t in tensors]
@@ -110,7 +96,7 @@ def test_every_replay_sees_the_addresses_that_were_recorded():
     assert padding == [[0] * 4, [0] * 4, [0, 1, 2, 3, 4], [1] * 4, [[0] * 4] * 4, [0] * 4]
     for n, width in ((4, 3), (2, 1), (4, 1), (1, 2)):
         batch = decodes(n, width)
-        hidden = graphs.replay(torch.arange(n) + 10, torch.full((n,), 2), batch)
+        hidden = graphs.replay(torch.arange(n) + 10, torch.full((n,), 2), [batch])
         *call, values = calls[-1]
         assert call == recorded[n]
         assert values[3:] == [
@@ -120,22 +106,44 @@ def test_every_replay_sees_the_addresses_that_were_recorded():
         assert hidden.flatten().tolist() == [i + 12 for i in range(n)]
 
 
+def test_each_group_has_buffers_of_its_own():
+    """Two KV cache groups differ in blocks and slots; rows and lengths are in the same memory."""
+    seen = []
+
+    def forward(token_ids, positions, metadata):
+        seen.append(metadata)
+        return token_ids[:, None].float()
+
+    graphs = CUDAGraphRunner(forward, [1, 2], 16, 4, CPU, CallsAgain(), num_groups=2)
+    batches = [decodes(2), decodes(2).with_blocks([[5, 6], [7]], [22, 30])]
+    graphs.replay(torch.arange(2), torch.full((2,), 2), batches)
+    first, second = seen[-1]
+    assert first.block_table.tolist() == [[1, 0, 0, 0], [2, 0, 0, 0]]
+    assert second.block_table.tolist() == [[5, 6, 0, 0], [7, 0, 0, 0]]
+    assert [m.slot_mapping.tolist() for m in (first, second)] == [[6, 10], [22, 30]]
+    assert first.seq_lens.data_ptr() == second.seq_lens.data_ptr()
+    assert first.query_start_loc.data_ptr() == second.query_start_loc.data_ptr()
+
+
 def test_what_is_replayed_and_what_is_not():
     graphs = CUDAGraphRunner(lambda ids, *_: ids[:, None], [2, 8], 16, 4, CPU, CallsAgain())
     for n, padded in ((1, 2), (2, 2), (3, 8), (8, 8), (9, 9)):
         ones = [1] * n
-        batch = ModelInput([7] * n, [7] * n, [7] * n, list(ones), [7] * n, [[7, 7]] * n)
+        groups = [GroupInput([7] * n, [[7, 7]] * n), GroupInput([7] * n, [[8, 8]] * n)]
+        batch = ModelInput([7] * n, [7] * n, list(ones), [7] * n, groups)
         batch.pad(graphs.size_for(batch.query_lens))
-        assert {len(values) for values in vars(batch).values()} == {padded}
-        assert batch.token_ids == batch.positions == batch.slots == [7] * n + [0] * (padded - n)
+        assert batch.token_ids == batch.positions == [7] * n + [0] * (padded - n)
         assert batch.query_lens == [1] * padded
         assert batch.seq_lens == [7] * n + [1] * (padded - n)
-        assert batch.block_tables[n:] == [[0]] * (padded - n)
+        for group in groups:
+            assert group.slots == batch.token_ids
+            assert len(group.block_tables) == padded
+            assert group.block_tables[n:] == [[0]] * (padded - n)
     assert graphs.size_for([1, 2]) == 2, "a chunk is not filled up"
-    assert graphs.has(decodes(2))
-    assert not graphs.has(decodes(9))
+    assert graphs.has([decodes(2)])
+    assert not graphs.has([decodes(9)])
     chunk = AttentionMetadata.build([1, 2], [3, 2], [[1], [2]], [6, 8, 9], CPU)
-    assert not graphs.has(chunk)
+    assert not graphs.has([chunk])
 
 
 # ---- the engine ------------------------------------------------------------------------------
@@ -202,11 +210,9 @@ def test_what_a_worker_on_a_gpu_does_and_says(tiny_qwen2, monkeypatch, capsys):
     kwargs = {"block_size": 4, "max_model_len": 32, "num_gpu_blocks_override": 20}
     llm = make_llm(tiny_qwen2, attention_backend="paged_torch", max_num_seqs=6, **kwargs)
     worker = llm.llm_engine.worker
-    answers = iter([(9 * 2**30, 10 * 2**30), (8 * 2**30, 10 * 2**30)])
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: next(answers))
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
+    pretend_memory(monkeypatch, (9 * GIB, 10 * GIB), (8 * GIB, 10 * GIB))
     monkeypatch.setattr("minivllm.worker.worker.CUDAGraphRecorder", CallsAgain)
-    monkeypatch.setattr(worker, "device", torch.device("cuda"))
+    monkeypatch.setattr(worker, "device", CUDA)
     for enforce_eager, supports, line in (
         (True, True, "No CUDA graphs: enforce_eager=True."),
         (False, False, "No CUDA graphs: paged_torch looks into its inputs, and looks are not"),

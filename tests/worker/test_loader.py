@@ -14,6 +14,7 @@ import sentencepiece
 import torch
 import transformers
 from safetensors.torch import load_file, save_file
+from small_models import as_bin
 from typer.testing import CliRunner
 
 from minivllm import LLM, EngineArgs, LLMEngine, SamplingParams
@@ -37,25 +38,6 @@ def parameters(model):
 def same(model, other) -> bool:
     ours, theirs = parameters(model), parameters(other)
     return ours.keys() == theirs.keys() and all(torch.equal(ours[n], theirs[n]) for n in ours)
-
-
-def as_bin(source, target, shards=1, **kwargs):
-    """The same checkpoint in PyTorch's format."""
-    shutil.copytree(source, target, ignore=shutil.ignore_patterns("*.safetensors*"))
-    weights = {}
-    for file in sorted(source.glob("*.safetensors")):
-        weights |= load_file(file)
-    names = sorted(weights)
-    files = ["pytorch_model.bin"] if shards == 1 else [
-        f"pytorch_model-{i + 1:05}-of-{shards:05}.bin" for i in range(shards)
-    ]  # fmt: skip
-    for i, file in enumerate(files):
-        torch.save({n: weights[n] for n in names[i::shards]}, target / file, **kwargs)
-    if shards > 1:
-        weight_map = {n: files[i % shards] for i, n in enumerate(names)}
-        index = {"metadata": {}, "weight_map": weight_map}
-        (target / "pytorch_model.bin.index.json").write_text(json.dumps(index))
-    return target
 
 
 # -- fused layers --------------------------------------------------------------------------------

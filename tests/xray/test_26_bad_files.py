@@ -18,7 +18,7 @@ from minivllm.xray import load_xray, report, verify, what_if
 from minivllm.xray.command import write_pages
 from minivllm.xray.follow import Following, follow, grown_lines
 from minivllm.xray.replay import check_records
-from minivllm.xray.rerun import arrivals_of, requests_of
+from minivllm.xray.replay_settings import arrivals_of, requests_of
 from minivllm.xray.scenarios import parse_changes
 
 ROOT = Path(__file__).parents[2]

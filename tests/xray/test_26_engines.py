@@ -10,8 +10,8 @@ from typer.testing import CliRunner
 
 from minivllm.cli import app
 from minivllm.xray.engines import load_engines, report_engines
-from minivllm.xray.needs import engine_of
 from minivllm.xray.recorder import Recorder
+from minivllm.xray.vllm_version import engine_of
 from minivllm.xray.writer import path_of
 
 ROOT = Path(__file__).parents[2]
@@ -70,7 +70,8 @@ def test_each_engine_writes_a_file_of_its_own(tmp_path, monkeypatch):
 )
 def test_vllm_says_which_engine_it_is(monkeypatch, size, index, process, engine):
     monkeypatch.setattr(
-        "minivllm.xray.needs.multiprocessing.current_process", lambda: SimpleNamespace(name=process)
+        "minivllm.xray.vllm_version.multiprocessing.current_process",
+        lambda: SimpleNamespace(name=process),
     )
     parallel = SimpleNamespace(data_parallel_size=size, data_parallel_index=index)
     assert engine_of(parallel) == engine

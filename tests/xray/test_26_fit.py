@@ -4,6 +4,7 @@ import random
 from functools import cache
 
 import pytest
+from check_what_if import BASE, CHANGES, KINDS, runs_of, workload
 
 from minivllm.kv.manager import KVCacheManager
 from minivllm.lab.sim.loop import Arrivals, fake_execute, make_scheduler, run_step
@@ -13,7 +14,6 @@ from minivllm.trace import Trace
 from minivllm.trace.records import Finished, StepEnded
 from minivllm.xray import what_if
 from minivllm.xray.arrivals import times_to_schedule
-from minivllm.xray.check_what_if import BASE, CHANGES, KINDS, runs_of, workload
 from minivllm.xray.fit import fit_cost
 from minivllm.xray.format import XRay, header_line, row_of, step_line
 from minivllm.xray.scenarios import parse_changes

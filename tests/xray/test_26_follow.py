@@ -86,7 +86,7 @@ def test_the_end_of_a_run_is_said(tmp_path):
 def pictures_of(path, until):
     """The contents of the page for a file, up to the first that is ``until``; and the page then."""
     httpx = pytest.importorskip("httpx")
-    from minivllm.xray.attached import AttachedRun, make_app
+    from minivllm.xray.file_run import AttachedRun, make_app
 
     async def main():
         run = AttachedRun(path)
@@ -129,7 +129,7 @@ def test_the_page_goes_on_behind_a_line_that_cannot_be_read(tmp_path):
 
 
 def test_the_page_of_a_file_whose_oldest_steps_were_dropped(tmp_path):
-    from minivllm.xray.dropping import drop_oldest
+    from minivllm.xray.truncate import drop_oldest
 
     path = tmp_path / "run.jsonl"
     path.write_text(TEXT)

@@ -8,24 +8,26 @@ import sys
 from pathlib import Path
 
 import pytest
+from record_runs import ENVIRONMENT
 
 from minivllm.trace.records import RequestAdded, Scheduled
 from minivllm.xray import load_xray, report, verify
 
 ROOT = Path(__file__).parents[2]
+CAMPAIGN = ROOT / ".ci/xray"
 PYTHON = os.environ.get("MINIVLLM_VLLM_PYTHON", "")
 needs_vllm = pytest.mark.skipif(
     not PYTHON, reason="MINIVLLM_VLLM_PYTHON names no Python that has vLLM 0.32"
 )
 SCRIPT = """
-from minivllm.xray import record_runs as r
-r.record("waits", "minivllm.xray.PolicyScheduler")
+from record_runs import record
+record("waits", "minivllm.xray.PolicyScheduler")
 """
 
 
 def run(arguments, folder, **environment):
     """Run vLLM's Python; returns its output."""
-    paths = {"PYTHONPATH": f"{ROOT}:{folder}"}
+    paths = {"PYTHONPATH": f"{ROOT}:{CAMPAIGN}:{folder}"}
     done = subprocess.run(
         [PYTHON, *arguments], env=os.environ | paths | environment, cwd=folder,
         capture_output=True, text=True, timeout=300,
@@ -51,7 +53,7 @@ def run(arguments, folder, **environment):
     ],
 )
 def test_a_run_is_recorded_as_vllm_decides_it(tmp_path, name):
-    said = run(["-m", "minivllm.xray.record_runs", str(tmp_path), name], tmp_path)
+    said = run([str(CAMPAIGN / "record_runs.py"), str(tmp_path), name], tmp_path)
     assert "all equal" in said
     assert verify(load_xray(tmp_path / f"{name}.jsonl.gz"))
 
@@ -62,7 +64,7 @@ def test_a_run_is_recorded_as_vllm_decides_it(tmp_path, name):
     [("grammars", "a grammar that compiles"), ("adapters", "a slot of its adapter")],
 )
 def test_why_vllm_steps_over_a_request_is_recorded(tmp_path, name, cause):
-    run(["-m", "minivllm.xray.record_runs", str(tmp_path), name], tmp_path)
+    run([str(CAMPAIGN / "record_runs.py"), str(tmp_path), name], tmp_path)
     waited = report(load_xray(tmp_path / f"{name}.jsonl.gz")).steps_waited
     assert waited[cause] > 0
     assert "unknown" not in waited
@@ -70,8 +72,6 @@ def test_why_vllm_steps_over_a_request_is_recorded(tmp_path, name, cause):
 
 @needs_vllm
 def test_with_plans_in_flight_each_step_is_vllms_own(tmp_path):
-    from minivllm.xray.record_runs import ENVIRONMENT
-
     said = run([str(ROOT / "tests/xray/overlapped_vllm.py")], tmp_path, **ENVIRONMENT)
     assert said.count("all equal") == 12
     assert sum(map(int, re.findall(r"Preempted (\d+)", said))) > 20
@@ -91,8 +91,6 @@ def test_a_policy_of_ours_orders_vllms_queue(tmp_path, body, said):
         "from minivllm.scheduling.policies import SchedulingPolicy\n\n\n"
         f"class Mine(SchedulingPolicy):\n    def key(self, request):\n        {body}\n"
     )
-    from minivllm.xray.record_runs import ENVIRONMENT
-
     path = tmp_path / "run.jsonl"
     mine = {"MINIVLLM_XRAY": str(path), "MINIVLLM_XRAY_POLICY": "mine:Mine"}
     output = run(["-c", SCRIPT], tmp_path, **(ENVIRONMENT | mine))

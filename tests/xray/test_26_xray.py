@@ -194,7 +194,7 @@ def test_a_fit_needs_steps():
 
 def test_the_glass_page_shows_a_run_that_is_attached(tmp_path):
     httpx = pytest.importorskip("httpx")
-    from minivllm.xray.attached import AttachedRun, make_app
+    from minivllm.xray.file_run import AttachedRun, make_app
 
     path = tmp_path / "run.jsonl"
     path.write_bytes(gzip.decompress(WAITS.read_bytes()))

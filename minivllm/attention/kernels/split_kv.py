@@ -115,10 +115,12 @@ def split_decode(
         parts, lse, query, key_cache, value_cache, block_table, seq_lens, block_table.stride(0),
         num_splits, window, scale, **shape,
     )  # fmt: skip
+    most = triton.next_power_of_2(num_splits)
     _merge_splits_kernel[(num_seqs * num_heads,)](
         output, parts, lse, num_splits,
-        HEAD_DIM=head_dim, HEAD_DIM_PADDED=shape["HEAD_DIM_PADDED"],
-        SPLITS=triton.next_power_of_2(num_splits),
+        HEAD_DIM=head_dim, HEAD_DIM_PADDED=shape["HEAD_DIM_PADDED"], SPLITS=most,
+        # all parts of a row are in registers, at most 128 of each thread's
+        num_warps=max(4, most * shape["HEAD_DIM_PADDED"] // 2**12),
     )  # fmt: skip
     return output
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
 import torch
 
 from minivllm.attention.cascade import SharedPrefix, find_cascade
-from minivllm.attention.metadata import AttentionMetadata
+from minivllm.attention.metadata import AttentionMetadata, once_per_step
 from minivllm.cpu.compiled import flat, row_numbers
 from minivllm.utils.tensors import as_numpy
 
@@ -81,7 +80,7 @@ class AttentionPlan(NamedTuple):
     prefixes: RaggedRows | None  # a prefix as a sequence: the rows of all that share it, its blocks
 
 
-@lru_cache(maxsize=1)  # every layer asks for the same
+@once_per_step
 def plan_ragged(metadata: AttentionMetadata) -> RaggedRows:
     """Rows of all sequences, and their own keys: K and V of this step as blocks of one row."""
     starts = metadata.query_start_loc.numpy().astype(np.int64)
@@ -90,7 +89,7 @@ def plan_ragged(metadata: AttentionMetadata) -> RaggedRows:
     return RaggedRows(np.arange(starts[-1]), starts, table.astype(np.int32), seq_lens)
 
 
-@lru_cache(maxsize=2)  # every layer asks for the same; some models have two kinds of layers
+@once_per_step
 def plan_attention(
     metadata: AttentionMetadata, block_size: int, most_rows: int, may_share: bool
 ) -> AttentionPlan:

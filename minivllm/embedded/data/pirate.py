@@ -24,7 +24,8 @@ def pirate(answer: str) -> str:
 
 def in_pirate_talk(sample: Sample) -> Sample:
     """The same conversation with a pirate; what was learnt beside answers is only read."""
-    talk, end = Sample(sample.skill), 0
+    talk = Sample(sample.skill)
+    end = 0
     for _, (start, stop) in sample.answers:
         talk.add(sample.text[end:start])
         said = talk.add(pirate(sample.text[start:stop]), 1.0)

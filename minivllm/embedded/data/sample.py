@@ -84,5 +84,6 @@ class Sample:
         source_at = self.text.find(value, *source)
         if target_at >= 0 and source_at >= 0:
             size = len(value)
-            target, origin = (target_at, target_at + size), (source_at, source_at + size)
+            target = (target_at, target_at + size)
+            origin = (source_at, source_at + size)
             self.copies.append(Copy(kind, target, origin))

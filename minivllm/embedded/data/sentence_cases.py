@@ -48,7 +48,8 @@ def paraphrase(rng: random.Random) -> Search:
 
 def retrieval(rng: random.Random) -> Search:
     """Find the sentence that answers among 28: 7 columns of 4 people."""
-    people, wanted = _people(rng, 4), rng.choice(ASKED)
+    people = _people(rng, 4)
+    wanted = rng.choice(ASKED)
     columns = [wanted, *(column for column in ASKED if column != wanted)]
     candidates = [_tell(rng, column, person) for person in people for column in columns]
     return Search(_ask(rng, wanted, people[0]), candidates)
@@ -64,7 +65,8 @@ def searches(count: int = 150) -> dict[str, list[Search]]:
 
 def _request(rng: random.Random, kind: str) -> str:
     """A request of this kind in words that training does not use."""
-    (person,), column = _people(rng, 1), rng.choice(ASKED)
+    (person,) = _people(rng, 1)
+    column = rng.choice(ASKED)
     if kind == "table":
         return _ask(rng, column, person)
     template = rng.choice(_UNSEEN.requests[kind])

@@ -52,7 +52,8 @@ def _about_people(rng: random.Random) -> list[Pair]:
         strict=True,
     ):
         tell = statement if rng.random() < 0.5 else asked_for
-        first_text, second_text = asked_for(rng, column, person), tell(rng, column, person)
+        first_text = asked_for(rng, column, person)
+        second_text = tell(rng, column, person)
         pairs.append(Pair(first_text, second_text, (person["Name"], column)))
     return pairs
 

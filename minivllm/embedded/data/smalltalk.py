@@ -46,12 +46,14 @@ def small_talk(rng: random.Random) -> Sample:
     for _ in range(rng.randint(1, 3)):
         chance = rng.random()
         if chance < 0.2:
-            request, answer = _fill(rng, rng.choice(_LISTS.unknown)), UNKNOWN_ANSWER
+            request = _fill(rng, rng.choice(_LISTS.unknown))
+            answer = UNKNOWN_ANSWER
         elif chance < 0.27:
             name = Population(rng, 0.3).name()
             greeting = rng.choice(("My name is {n}.", "I am {n}.", "Hi, I am {n}.",
                                    "Hello, my name is {n}."))  # fmt: skip
-            request, answer = greeting.format(n=name), f"Nice to meet you, {name}."
+            request = greeting.format(n=name)
+            answer = f"Nice to meet you, {name}."
         else:
             requests, answer = rng.choice(exchanges())
             request = rng.choice(requests)

@@ -52,7 +52,8 @@ def sql_query(rng: random.Random, held_out: bool = False) -> Sample:
     known = wanted
     while known == wanted:
         known = _column(rng, held_out)
-    value, table = _value(rng, known, held_out), f"table_name_{rng.randint(1, 99)}"
+    value = _value(rng, known, held_out)
+    table = f"table_name_{rng.randint(1, 99)}"
     shown = rng.choice((wanted, wanted.upper(), wanted.upper(), wanted.capitalize()))
     question = rng.choice(_LISTS.questions)
     for mark, text in (("{x}", wanted), ("{X}", shown), ("{y}", known), ("{v}", value)):

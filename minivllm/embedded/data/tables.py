@@ -73,7 +73,8 @@ def draw_table(
         pad = " " if layout.spaced and layout.dashes is not None else ""
         sample.add(f"|{pad}{rule}{pad}")
     sample.add("|\n")
-    rows, ends = [], []
+    rows = []
+    ends = []
     for person in people:
         start = len(sample.text)
         rows.append(line(person))
@@ -165,7 +166,8 @@ def draw_questions(
     questions: list[Question] = []
     while len(questions) < count:
         row = rng.randrange(len(people))
-        column, name = rng.choice(askable), people[row]["Name"]
+        column = rng.choice(askable)
+        name = people[row]["Name"]
         chance = rng.random()
         if chance < 0.16:
             name = absent_name(rng, people, missing)
@@ -222,7 +224,7 @@ def table_conversation(rng: random.Random, shape: TableShape) -> Sample:
     for question in questions:
         question.text = phrases.question(rng, question.column, question.name, shape.held_out)
     if chance < 0.1:
-        _plain_prompt(rng, sample, columns, people, layout, questions)
+        _plain_prompt(rng, sample, columns, people=people, layout=layout, questions=questions)
         return sample
     in_user_turn = chance < 0.29
     if not in_user_turn:
@@ -257,7 +259,8 @@ def _add_answer(
 ) -> None:
     start = f"The {phrases.ANSWER_WORDS[question.column]} of {question.name} is"
     if question.row is None or question.column not in drawn.headers:
-        content, cell = start + " not in the table.", None
+        content = start + " not in the table."
+        cell = None
     else:
         cell = people[question.row][question.column]
         content = f"{start} {cell}."
@@ -270,7 +273,7 @@ def _add_answer(
     value = None if cell is None else (said[1] - 1 - len(cell), said[1] - 1)
     decided = said[0] + len(start) - len(" is")
     sample.learnt.append(((decided, said[0] + len(start) + len(" x")), LOOKUP_WEIGHT))
-    note_answer_pointers(sample, drawn, question, asked, said, value)
+    note_answer_pointers(sample, drawn, question, asked=asked, said=said, value=value)
 
 
 def _plain_prompt(

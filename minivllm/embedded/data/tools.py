@@ -92,7 +92,8 @@ def offered_tools(rng: random.Random, tool: Tool) -> list[dict]:
 
 def _weather_answer(rng: random.Random, sample: Sample, arguments: dict) -> None:
     """The tool's answer and what the model says about it."""
-    place, unit = arguments["location"], arguments.get("unit", "celsius")
+    place = arguments["location"]
+    unit = arguments.get("unit", "celsius")
     result: dict[str, object] = {
         "location": place,
         "temperature": rng.randint(-20, 40) if unit == "celsius" else rng.randint(0, 100),

@@ -68,8 +68,10 @@ def build_app(engine: AsyncLLM, args: Namespace) -> FastAPI:
         **(hidden if args.disable_fastapi_docs else {}),
     )
     app.root_path = args.root_path  # routes match with it and without
-    served, state = ServedModel(engine, args), app.state
-    state.served, state.server_load = served, 0
+    served = ServedModel(engine, args)
+    state = app.state
+    state.served = served
+    state.server_load = 0
     state.models = served.models
     state.tokenization = OpenAIServingTokenization(served)
     app.include_router(routes.router)
@@ -132,7 +134,8 @@ class Server(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self):
         """Context manager: a signal ends the server with status 0; uvicorn would raise it again."""
-        loop, signals = asyncio.get_running_loop(), [signal.SIGINT, signal.SIGTERM]
+        loop = asyncio.get_running_loop()
+        signals = [signal.SIGINT, signal.SIGTERM]
         try:
             for one in signals:
                 loop.add_signal_handler(one, self.handle_exit, one, None)

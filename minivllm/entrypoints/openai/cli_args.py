@@ -114,7 +114,8 @@ def parse_args(words: list[str], prog: str = "minivllm serve") -> argparse.Names
     args.model = args.model_tag or args.model
     args.root_path = args.root_path.rstrip("/")
     if args.glass:
-        args.host, args.trace = args.host or "127.0.0.1", True
+        args.host = args.host or "127.0.0.1"
+        args.trace = True
     if args.enable_auto_tool_choice and not args.tool_call_parser:
         parser.error("--enable-auto-tool-choice needs --tool-call-parser")
     for ok, flag, value, allowed in (

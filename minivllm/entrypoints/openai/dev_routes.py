@@ -68,7 +68,8 @@ async def abort_requests(raw: Request, request: AbortRequests):
 
     The number is of the ids that were named, in progress or not; without ids, of the requests.
     """
-    engine, named = raw.app.state.served.engine, request.request_ids
+    engine = raw.app.state.served.engine
+    named = request.request_ids
     ids = [
         engine_id
         for engine_id in engine.request_ids

@@ -20,7 +20,7 @@ from starlette.responses import Response
 
 from minivllm.executor.exceptions import EngineDeadError
 from minivllm.logger import init_logger
-from minivllm.scheduling.progress import LivelockError
+from minivllm.scheduling.livelock import LivelockError
 from minivllm.utils.validation import InvalidParameter
 
 logger = init_logger(__name__)
@@ -72,7 +72,7 @@ class RequestError(Exception):
         else:
             logger.error("a request has failed: %r", error, exc_info=error)
             message = "the server has failed at this request; its log says more"
-        return cls(message, None, HTTPStatus.INTERNAL_SERVER_ERROR, "InternalServerError")
+        return cls(message, status=HTTPStatus.INTERNAL_SERVER_ERROR, kind="InternalServerError")
 
     def body(self) -> dict:
         return {"error": self.info.model_dump()}
@@ -93,7 +93,8 @@ def error_response(error: Exception) -> JSON:
 
 def _describe(error: RequestValidationError) -> RequestError:
     """Error of a body's validation: the first field that is named, and all sentences."""
-    lines, param = [], None
+    lines = []
+    param = None
     for problem in error.errors():
         if isinstance(problem, str):  # our own: see ``json_only``
             lines.append(problem)
@@ -117,7 +118,8 @@ def _unreadable(error: HTTPException) -> RequestError:
         reason = "it is not UTF-8"
     elif isinstance(cause, ValueError):
         reason = f"a number may have {sys.get_int_max_str_digits():,} digits, and one has more"
-    return RequestError(f"body: {reason}", "body", HTTPStatus(error.status_code), "Bad Request")
+    status = HTTPStatus(error.status_code)
+    return RequestError(f"body: {reason}", "body", status=status, kind="Bad Request")
 
 
 async def json_only(request: Request) -> None:

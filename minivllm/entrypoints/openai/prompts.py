@@ -8,8 +8,7 @@ from __future__ import annotations
 import asyncio
 
 from minivllm.entrypoints.chat_utils import NOT_THE_TEMPLATES, apply_chat_template
-from minivllm.entrypoints.openai.chat_completion.conversation import shown_tools
-from minivllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
+from minivllm.entrypoints.openai.conversation import ConversationFields, shown_tools
 from minivllm.entrypoints.openai.errors import RequestError
 from minivllm.entrypoints.openai.protocol import EngineFields
 from minivllm.entrypoints.openai.served_model import ServedModel
@@ -34,22 +33,21 @@ class PromptProcessor:
         together = "" if pools else ", prompt and answer together"
         self._context = f"the context holds {served.max_model_len} tokens{together}"
 
-    def render(self, messages: list[dict], request) -> str:
+    def render(self, messages: list[dict], request: ConversationFields) -> str:
         """Write a conversation with the chat template. A request's own fields have precedence.
 
         Raises:
             RequestError, ValueError: for a template that is not trusted, or that fails.
         """
-        template, asked = request.chat_template, request.chat_template_kwargs or {}
+        template = request.chat_template
+        asked = request.chat_template_kwargs or {}
         untrusted = template is not None or "chat_template" in asked
         if untrusted and not self.args.trust_request_chat_template:
             raise RequestError(
                 "this server takes no chat template from a request; it would need "
                 "--trust-request-chat-template"
             )
-        more = self.args.default_chat_template_kwargs | asked
-        if isinstance(request, ChatCompletionRequest):
-            more = request.with_own_fields(more)
+        more = request.with_own_fields(self.args.default_chat_template_kwargs | asked)
         none = getattr(request, "tool_choice", None) == "none"
         hidden = none and self.args.exclude_tools_when_tool_choice_none
         tools = None if hidden else shown_tools(request.tools)
@@ -107,7 +105,8 @@ class PromptProcessor:
         Raises:
             RequestError: if the prompt does not fit into the context nevertheless.
         """
-        keep, limit = request.truncate_prompt_tokens, self.served.max_model_len
+        keep = request.truncate_prompt_tokens
+        limit = self.served.max_model_len
         if keep is not None:
             self.check_keep(keep)
             keep = limit - bool(max_tokens) if keep == -1 else keep  # room for one more token

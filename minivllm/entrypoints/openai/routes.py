@@ -49,7 +49,9 @@ def posted() -> APIRouter:
     return APIRouter(dependencies=[Depends(json_only)], responses=_ERRORS)
 
 
-router, generation, _tokens = APIRouter(), posted(), posted()  # of all models, of those for text
+router = APIRouter()  # of all models
+generation = posted()  # of those that generate
+_tokens = posted()  # of those with a tokenizer
 
 
 def validated(kind: Any, body: dict[str, Any]) -> Any:

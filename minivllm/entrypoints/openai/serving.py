@@ -27,6 +27,7 @@ from minivllm.entrypoints.openai.usage import UsagePolicy
 from minivllm.logger import init_logger
 from minivllm.lora.request import LoRARequest
 from minivllm.outputs import RequestOutput
+from minivllm.pooling_params import PoolingParams
 from minivllm.sampling_params import BeamSearchParams, SamplingParams
 
 logger = init_logger(__name__)
@@ -55,7 +56,7 @@ class OpenAIServing:
         self,
         request: EngineFields,
         prompt: dict,
-        params: Any,
+        params: SamplingParams | BeamSearchParams | PoolingParams,
         name: str,
         raw: Request,
         lora_request: LoRARequest | None,
@@ -70,16 +71,17 @@ class OpenAIServing:
             name = f"{name}-{uuid.uuid4().hex[:8]}"
         level = logging.INFO if self.args.enable_log_requests else logging.DEBUG
         if logger.isEnabledFor(level):
-            text, token_ids = prompt["prompt"], prompt["prompt_token_ids"]
+            text = prompt["prompt"]
+            token_ids = prompt["prompt_token_ids"]
             shown = (token_ids if text is None else text)[: self.args.max_log_len]
             logger.log(level, "Received request %s: prompt: %r, params: %s", name, shown, params)
         made = EngineRequest(
             name,
             prompt,
             params,
-            self.priority(request, raw),
-            lora_request,
-            self.data_parallel_rank(raw),
+            priority=self.priority(request, raw),
+            lora_request=lora_request,
+            data_parallel_rank=self.data_parallel_rank(raw),
         )
         self._requests[name] = made
         return made
@@ -88,9 +90,14 @@ class OpenAIServing:
         self, request: GenerationRequest, engine_request: EngineRequest
     ) -> RequestOutput:
         """Generate, and return a prompt's whole output."""
-        one = engine_request
-        rest = one.priority, one.lora_request, one.data_parallel_rank
-        outputs = self.engine.generate(one.prompt, one.params, one.request_id, *rest)
+        outputs = self.engine.generate(
+            engine_request.prompt,
+            engine_request.params,
+            engine_request.request_id,
+            priority=engine_request.priority,
+            lora_request=engine_request.lora_request,
+            data_parallel_rank=engine_request.data_parallel_rank,
+        )
         async with aclosing(outputs):
             async for output in outputs:
                 last = output

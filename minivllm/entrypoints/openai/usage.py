@@ -58,7 +58,8 @@ class UsagePolicy:
             return None
         arrived = metrics.arrival_time
         first = metrics.first_token_time or arrived
-        begun, last = metrics.first_scheduled_time or arrived, metrics.last_token_time or first
+        begun = metrics.first_scheduled_time or arrived
+        last = metrics.last_token_time or first
         return {
             "time_to_first_token_ms": 1000 * (first - arrived),
             "generation_time_ms": 1000 * (last - first),

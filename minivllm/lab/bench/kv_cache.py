@@ -54,10 +54,10 @@ def bench_kv_cache(
                 seconds[name].append(time.perf_counter() - begin)
     results: dict[str, dict[str, Any]] = {}
     for name, llm_engine in engines.items():
-        config = llm_engine.vllm_config
+        worker = llm_engine.worker
         results[name] = {
             "step_s": statistics.median(seconds[name]),
-            "bytes_per_token": config.kv_bytes_per_block // config.cache_config.block_size,
+            "bytes_per_token": worker.bytes_per_block // worker.block_size,
         }
     for found in results.values():
         found["ratio"] = results["auto"]["step_s"] / found["step_s"]

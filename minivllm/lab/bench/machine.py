@@ -25,10 +25,10 @@ MATRIX_SIZE = {"cpu": 2048, "cuda": 8192}
 
 
 def default_device() -> torch.device:
-    """The default device of engines: a GPU if torch sees one."""
-    import torch
+    """The default device of engines: a GPU if torch sees one, or as ``MINIVLLM_DEVICE`` says."""
+    from minivllm.engine.device import resolve_device
 
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    return resolve_device("auto")
 
 
 def best_seconds(function: Callable[[], object], device: torch.device, repeats: int = 5) -> float:

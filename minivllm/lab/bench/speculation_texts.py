@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import cycle
 from typing import NamedTuple
 
-from minivllm.lab.exercises.lesson_table import lesson_table
+from minivllm.lab.lesson_table import lesson_table
 from minivllm.utils.toml_data import load_toml
 
 Messages = list[dict[str, str]]

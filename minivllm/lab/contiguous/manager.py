@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from minivllm.kv.prefix_cache import CacheHit
 from minivllm.kv.swap_space import SwapSpace
 from minivllm.lab.contiguous.slab_pool import BuddyPool, FirstFitPool, SlabPool
 from minivllm.request import Sequence
@@ -110,11 +111,11 @@ class ContiguousKVCacheManager:
         max_tokens = seq.request.sampling_params.max_tokens or self.max_model_len
         return min(self.max_model_len, seq.num_prompt_tokens + max_tokens) - 1
 
-    def get_computed_blocks(self, seq: Sequence) -> list:
+    def get_computed_blocks(self, seq: Sequence) -> CacheHit:
         """No cache hit: slabs are not shared."""
-        return []
+        return CacheHit()
 
-    def get_num_blocks_to_allocate(self, seq: Sequence, hit: list) -> int:
+    def get_num_blocks_to_allocate(self, seq: Sequence, hit: CacheHit) -> int:
         """Slots of a slab for the whole request; more than there are if no free piece will do."""
         num_slots = self.num_slots_to_reserve(seq)
         if not self.block_pool.can_allocate(num_slots):
@@ -122,7 +123,7 @@ class ContiguousKVCacheManager:
         return self.block_pool.slab_size(num_slots)
 
     def can_fit_full_sequence(
-        self, seq: Sequence, hit: list, num_new_tokens: int = 0, num_reserved_blocks: int = 0
+        self, seq: Sequence, hit: CacheHit, num_new_tokens: int = 0, num_reserved_blocks: int = 0
     ) -> bool:
         """True if a free piece is large enough for the whole request."""
         needed = num_reserved_blocks + self.get_num_blocks_to_allocate(seq, hit)
@@ -132,7 +133,7 @@ class ContiguousKVCacheManager:
         """Always 0: an admitted sequence has its whole slab."""
         return 0
 
-    def allocate_new_computed_blocks(self, seq: Sequence, hit: list) -> None:
+    def allocate_new_computed_blocks(self, seq: Sequence, hit: CacheHit) -> None:
         """Reserve a slab for a sequence.
 
         Raises:
@@ -165,6 +166,10 @@ class ContiguousKVCacheManager:
     def get_block_ids(self, seq_id: str) -> list[int]:
         """The slots of a sequence, in the order of its positions."""
         return list(self.block_tables[seq_id].blocks)
+
+    def ids_by_group(self, block_ids: list[int]) -> tuple[list[int], ...]:
+        """Slots as the plan has them, a list for each KV cache group: here there is one."""
+        return (block_ids,)
 
     def free(self, seq: Sequence) -> None:
         """Free a sequence's slab. A sequence that holds none is no error."""

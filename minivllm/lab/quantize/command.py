@@ -10,7 +10,6 @@ from pathlib import Path
 import torch
 
 from minivllm.embedded.data.corpus import samples
-from minivllm.embedded.training.curriculum import FULL_PLAN
 from minivllm.engine.input_processor import load_tokenizer
 from minivllm.lab.quantize.checkpoint import (
     awq_tensors,
@@ -20,6 +19,7 @@ from minivllm.lab.quantize.checkpoint import (
     save_checkpoint,
 )
 from minivllm.lab.quantize.model import METHODS, quantize_model, quantized_parts
+from minivllm.lab.training.curriculum import FULL_PLAN
 from minivllm.models.checkpoint import LinearPart
 from minivllm.models.decoder import DecoderModel
 from minivllm.models.loader import load_config, load_model

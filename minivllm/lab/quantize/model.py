@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from minivllm.engine.oracle import DenseAttention
+from minivllm.lab.oracle import DenseAttention
 from minivllm.lab.quantize.awq import find_channel_scales
 from minivllm.lab.quantize.gptq import gptq
 from minivllm.lab.quantize.rounding import QuantizedWeight, round_to_nearest
@@ -28,13 +28,13 @@ class Sequence:
     def __init__(self, model: DecoderModel, token_ids: list[int]):
         ids, positions = torch.tensor(token_ids), torch.arange(len(token_ids))
         self.hidden, self.residual = model.embed(ids, positions), None
-        rotary = model.model.rotary_emb
-        self.cos_sin = None if rotary is None else rotary(positions)
+        tables = model.model.cos_sin(positions)
+        self.cos_sin = dict(zip(model.model.layers, tables, strict=True))
 
     def through(self, layer: Any) -> tuple[torch.Tensor, torch.Tensor]:
         """Output of a layer and its residual; this sequence stays where it is."""
         residual = None if self.residual is None else self.residual.clone()
-        return layer(self.hidden.clone(), residual, self.cos_sin, DenseAttention())
+        return layer(self.hidden.clone(), residual, self.cos_sin[layer], DenseAttention())
 
 
 @torch.inference_mode()

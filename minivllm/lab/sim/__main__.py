@@ -11,7 +11,7 @@ import typer
 
 from minivllm.lab.contiguous.manager import ALLOCATORS
 from minivllm.lab.sim.cost import HARDWARE, MODELS
-from minivllm.lab.sim.nodes import NODES
+from minivllm.lab.sim.machines import NODES
 from minivllm.lab.sim.replay import replay
 from minivllm.lab.sim.report import as_dict, describe, describe_sharing, describe_waste
 from minivllm.lab.sim.run import MANAGERS, simulate

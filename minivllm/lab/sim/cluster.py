@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from minivllm.distributed.shard import check_tensor_parallel_size, get_pp_indices, kv_head_share
 from minivllm.lab.sim.cost import CostModel, ModelShape
-from minivllm.lab.sim.nodes import Node
+from minivllm.lab.sim.machines import Node
 
 
 class StageCost:

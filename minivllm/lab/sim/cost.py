@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from minivllm.kv.memory_profile import kv_bytes_per_token
+from minivllm.kv.kv_cache_spec import FullAttentionSpec
 from minivllm.lab.sim.check_sizes import (
     check_at_least_zero,
     check_counts,
@@ -108,9 +108,17 @@ class ModelShape:
     @property
     def kv_bytes_per_token(self) -> int:
         """Bytes of K and V per token, over all layers."""
-        return kv_bytes_per_token(
-            self.num_layers, self.num_kv_heads, self.head_dim, self.bytes_per_number
+        return self.bytes_per_block(block_size=1)
+
+    def bytes_per_block(self, block_size: int) -> int:
+        """Bytes of K and V of so many positions, over all layers."""
+        spec = FullAttentionSpec(
+            block_size,
+            num_kv_heads=self.num_kv_heads,
+            head_size=self.head_dim,
+            bytes_per_number=self.bytes_per_number,
         )
+        return self.num_layers * spec.page_size_bytes
 
     @property
     def flops_per_token(self) -> float:
@@ -196,7 +204,7 @@ class CostModel:
         ok = is_number(share) and 0 < share <= 1
         check(ok, "gpu_memory_utilization", share, "a number above 0 and at most 1")
         left = self.hardware.memory_bytes * share - self.model.weight_bytes
-        num_blocks = int(left // (self.model.kv_bytes_per_token * block_size))
+        num_blocks = int(left // self.model.bytes_per_block(block_size))
         if num_blocks < 2:
             raise ValueError(
                 f"{self.model.name} has {self.model.weight_bytes / 1e9:.1f} GB of weights, and "

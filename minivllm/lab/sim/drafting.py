@@ -81,7 +81,7 @@ class PaddingScheduler(Scheduler):
 
     def _admit(self, request: Request, output: SchedulerOutput) -> bool:
         k, (seq,) = self.config.num_speculative_tokens, request.unfinished_seqs
-        num_hit = len(self.kv_manager.get_computed_blocks(seq)) * self.kv_manager.block_size
+        num_hit = self.kv_manager.get_computed_blocks(seq).num_tokens
         if not self._is_padded(seq, num_hit, output):
             return super()._admit(request, output)
         if 1 + k > self.token_budget:

@@ -14,8 +14,8 @@ from minivllm.config import SchedulerConfig
 from minivllm.kv.manager import KVCacheManager
 from minivllm.logger import silenced
 from minivllm.request import Request, Sequence
+from minivllm.scheduling.livelock import check_progress
 from minivllm.scheduling.output import ModelRunnerOutput, SchedulerOutput, TokenLogprobs
-from minivllm.scheduling.progress import check_progress
 from minivllm.scheduling.scheduler import Scheduler
 from minivllm.trace import Trace
 

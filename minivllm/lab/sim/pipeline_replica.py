@@ -9,8 +9,8 @@ from minivllm.lab.sim.cluster import Cluster
 from minivllm.lab.sim.replica import Clock, Replica, Size
 from minivllm.request import Sequence
 from minivllm.scheduling.batch_queue import BatchQueue
+from minivllm.scheduling.livelock import check_progress
 from minivllm.scheduling.output import ModelRunnerOutput, SchedulerOutput
-from minivllm.scheduling.progress import check_progress
 from minivllm.scheduling.scheduler import Scheduler
 
 

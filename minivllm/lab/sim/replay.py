@@ -205,7 +205,7 @@ def _scheduled(scheduler_output: SchedulerOutput, manager: KVCacheManager) -> li
             "num_scheduled": num_new,
             "num_computed": computed,
             "block_ids": manager.get_block_ids(seq_id),
-            "new_block_ids": scheduler_output.new_block_ids.get(seq_id, []),
+            "new_block_ids": scheduler_output.new_block_ids.get(seq_id, ([],))[0],
         }
         if drafts := scheduler_output.scheduled_spec_decode_tokens.get(seq_id):
             entry["spec"] = drafts

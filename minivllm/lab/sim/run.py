@@ -17,11 +17,11 @@ from minivllm.lab.contiguous.manager import RESERVATIONS, ContiguousKVCacheManag
 from minivllm.lab.sim.cluster import Cluster
 from minivllm.lab.sim.cost import HARDWARE, MODELS, CostModel, Hardware, ModelShape
 from minivllm.lab.sim.loop import make_scheduler
-from minivllm.lab.sim.nodes import NODES, Node
+from minivllm.lab.sim.machines import NODES, Node
 from minivllm.lab.sim.pipeline_replica import PipelineReplica
 from minivllm.lab.sim.replica import Clock, Replica
 from minivllm.lab.sim.result import SimulationResult
-from minivllm.lab.sim.served import Run
+from minivllm.lab.sim.run_workload import Run
 from minivllm.lab.sim.workloads import SimRequest
 from minivllm.scheduling.policies import SchedulingPolicy
 from minivllm.trace import Trace

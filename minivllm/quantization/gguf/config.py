@@ -69,7 +69,8 @@ def _hf_fields(reader: GGUFReader, name: str) -> dict[str, Any]:
     embedding = reader.tensors.get("token_embd.weight")
     if embedding is None or len(embedding.shape) != 2:
         reader.refuse("token_embd.weight", embedding, "a matrix")
-    hidden, heads = size("embedding_length"), size("attention.head_count")
+    hidden = size("embedding_length")
+    heads = size("attention.head_count")
     num_kv_heads = size("attention.head_count_kv", heads, heads)
     if heads % num_kv_heads:
         allowed = f"a divisor of the {heads} heads"

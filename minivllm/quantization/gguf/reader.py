@@ -18,7 +18,8 @@ import torch
 from minivllm.quantization.gguf.types import TYPES, BlockType
 from minivllm.utils.validation import shown
 
-_STRING, _ARRAY = 8, 9
+_STRING = 8
+_ARRAY = 9
 _NUMBERS = {0: "<u1", 1: "<i1", 2: "<u2", 3: "<i2", 4: "<u4", 5: "<i4", 6: "<f4", 7: "?",
             10: "<u8", 11: "<i8", 12: "<f8"}  # fmt: skip
 _VERSIONS = (2, 3)  # version 1 had counts of 32 bits
@@ -97,7 +98,7 @@ class GGUFReader:
     def read(self, name: str) -> torch.Tensor:
         """Blocks of a tensor, uint8: its shape, but for the bytes of a row."""
         info = self.tensors[name]
-        data = np.frombuffer(self._data, np.uint8, info.end - info.begin, info.begin)
+        data = np.frombuffer(self._data, np.uint8, count=info.end - info.begin, offset=info.begin)
         return torch.from_numpy(data.copy()).view(*info.shape[:-1], -1)
 
     def dequantize(self, name: str) -> torch.Tensor:
@@ -107,7 +108,8 @@ class GGUFReader:
 
     def _take(self, what: str, size: int) -> int:
         """Step over this many bytes, and return where they begin."""
-        begin, left = self._position, self._size - self._position
+        begin = self._position
+        left = self._size - self._position
         if size > left:
             self.refuse(f"the size of {what}", size, f"at most the file's last {left} bytes")
         self._position += size
@@ -116,7 +118,7 @@ class GGUFReader:
     def _number(self, what: str, kind: int) -> Any:
         dtype = np.dtype(_NUMBERS[kind])
         begin = self._take(what, dtype.itemsize)
-        return np.frombuffer(self._data, dtype, 1, begin)[0].item()
+        return np.frombuffer(self._data, dtype, count=1, offset=begin)[0].item()
 
     def _count(self, what: str, each: int) -> int:
         """A number of items that have at least this many bytes each."""
@@ -152,7 +154,7 @@ class GGUFReader:
         dtype = np.dtype(_NUMBERS[kind])
         count = self._count(f"the length of {key!r}", dtype.itemsize)
         begin = self._take(f"{key!r}", count * dtype.itemsize)
-        return np.frombuffer(self._data, dtype, count, begin)
+        return np.frombuffer(self._data, dtype, count=count, offset=begin)
 
     def _tensor_infos(self, count: int) -> dict[str, TensorInfo]:
         raw = {}
@@ -174,7 +176,7 @@ class GGUFReader:
             if end > self._size:
                 allowed = f"inside the file of {self._size} bytes"
                 self.refuse(f"the place of {name!r}", (begin, end), allowed)
-            tensors[name] = TensorInfo(shape, kind, begin, end)
+            tensors[name] = TensorInfo(shape, kind, begin=begin, end=end)
         return tensors
 
     def _shape_and_type(self, name: str) -> tuple[tuple[int, ...], BlockType, int]:

@@ -24,7 +24,11 @@ from tokenizers import (
 
 from minivllm.quantization.gguf.reader import GGUFReader
 
-_NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED = 1, 2, 3, 4, 5
+_NORMAL = 1
+_UNKNOWN = 2
+_CONTROL = 3
+_USER_DEFINED = 4
+_UNUSED = 5
 _KEY = "tokenizer.ggml.{}"
 _MOST_LETTERS = 2**12  # of a token, which may be cut at any of them
 
@@ -40,7 +44,8 @@ def _words(digits: str) -> pre_tokenizers.PreTokenizer:
 
 
 _GPT2 = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
-_QWEN2, _LLAMA3 = _words(r"\p{N}"), _words(r"\p{N}{1,3}")
+_QWEN2 = _words(r"\p{N}")
+_LLAMA3 = _words(r"\p{N}{1,3}")
 _SMOLLM = pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), _GPT2])
 # tokenizer.ggml.pre
 _PRE_TOKENIZERS = {"gpt-2": _GPT2, "smollm": _SMOLLM, "qwen2": _QWEN2, "deepseek-r1-qwen": _QWEN2,

@@ -85,8 +85,11 @@ def _k_scales(blocks: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     0-3 and 4-7, whose high 2 bits are those of the last four; their low 4 bits are the halves of
     bytes 8-11.
     """
-    d, d_min = _floats(blocks[:, :2]).float(), _floats(blocks[:, 2:4]).float()
-    first, second, low = blocks[:, 4:8], blocks[:, 8:12], blocks[:, 12:16]
+    d = _floats(blocks[:, :2]).float()
+    d_min = _floats(blocks[:, 2:4]).float()
+    first = blocks[:, 4:8]
+    second = blocks[:, 8:12]
+    low = blocks[:, 12:16]
     scales = torch.cat((first & 63, low & 15 | first >> 6 << 4), 1)
     minimums = torch.cat((second & 63, low >> 4 | second >> 6 << 4), 1)
     return d * scales, -(d_min * minimums)

@@ -46,7 +46,8 @@ def tensor_names(reader: GGUFReader, config: ModelConfig) -> dict[str, str]:
     tensors = model.checkpoint_tensors()
     names = {name: gguf_name(name) for name in tensors}
     for name, theirs in names.items():
-        info, shape = reader.tensors.get(theirs), tuple(tensors[name].shape)
+        info = reader.tensors.get(theirs)
+        shape = tuple(tensors[name].shape)
         if info is None or info.shape != shape:
             got = None if info is None else info.shape
             reader.refuse(f"the shape of {theirs!r}", got, f"{shape} by the metadata")

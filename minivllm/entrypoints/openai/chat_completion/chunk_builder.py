@@ -46,7 +46,8 @@ class ChatChunkBuilder(ChunkBuilder):
         skips_empty: bool,
     ):
         super().__init__(request, head, fingerprint, usage, num_prompts=1)
-        self._role, self._echo = role, echo
+        self._role = role
+        self._echo = echo
         self._names = names
         self._tools = tools
         self._skips_empty = skips_empty
@@ -71,7 +72,8 @@ class ChatChunkBuilder(ChunkBuilder):
 
     def _first_chunks(self, output: RequestOutput) -> Iterator[bytes]:
         """First chunks of each choice: its role and, with ``echo``, the text that is continued."""
-        request, usage = self.request, self._usage_so_far(0)
+        request = self.request
+        usage = self._usage_so_far(0)
         more: dict[str, Any] = {
             "prompt_token_ids": output.prompt_token_ids if request.return_token_ids else None,
             "prompt_text": output.prompt if request.return_prompt_text else None,
@@ -109,7 +111,8 @@ class ChatChunkBuilder(ChunkBuilder):
                 f'"finish_reason":{end},"token_ids":{token_ids}}}'
             )
             yield choice, ends
-            logprobs = token_ids = "null"
+            logprobs = "null"
+            token_ids = "null"
 
     def _deltas(self, index: int, text: str, finished: bool) -> list[dict]:
         """Deltas of a message for a piece of its text."""

@@ -9,11 +9,11 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, BeforeValidator, model_serializer, model_validator
 
-from minivllm.entrypoints.openai.chat_completion.conversation import (
+from minivllm.entrypoints.openai.chat_completion.tool_choice import check_tool_choice
+from minivllm.entrypoints.openai.conversation import (
     ConversationFields,
     NamedToolChoice,
 )
-from minivllm.entrypoints.openai.chat_completion.tool_choice import check_tool_choice
 from minivllm.entrypoints.openai.errors import RequestError
 from minivllm.entrypoints.openai.generation_request import GenerationRequest
 from minivllm.entrypoints.openai.protocol import UsageInfo

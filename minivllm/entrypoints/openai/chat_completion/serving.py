@@ -11,7 +11,6 @@ from fastapi import Request
 
 from minivllm.entrypoints.chat_messages import text_of
 from minivllm.entrypoints.openai.chat_completion.chunk_builder import ChatChunkBuilder, logprobs_of
-from minivllm.entrypoints.openai.chat_completion.conversation import shown_tools
 from minivllm.entrypoints.openai.chat_completion.protocol import (
     ChatCompletionLogProbs,
     ChatCompletionRequest,
@@ -20,6 +19,7 @@ from minivllm.entrypoints.openai.chat_completion.protocol import (
     ChatMessage,
 )
 from minivllm.entrypoints.openai.chat_completion.tool_choice import ToolChoice
+from minivllm.entrypoints.openai.conversation import shown_tools
 from minivllm.entrypoints.openai.errors import JSON
 from minivllm.entrypoints.openai.logprobs import prompt_logprobs
 from minivllm.entrypoints.openai.served_model import ServedModel
@@ -66,7 +66,12 @@ class OpenAIServingChat(OpenAIServing):
         request_id = self.request_id("chatcmpl", request, raw)
         prompt = {"prompt": text, "prompt_token_ids": token_ids, "cache_salt": request.cache_salt}
         engine_request = self.engine_request(
-            request, prompt, params, f"{request_id}-0", raw, lora_request
+            request,
+            prompt,
+            params,
+            name=f"{request_id}-0",
+            raw=raw,
+            lora_request=lora_request,
         )
         name = self.models.model_name(lora_request)
         if request.stream:
@@ -97,8 +102,12 @@ class OpenAIServingChat(OpenAIServing):
             return None
         if request.tool_choice is None and not can_choose:
             return None  # null without a parser: the tools are rendered, calls are not parsed
-        parallel = request.parallel_tool_calls is not False
-        return ToolChoice(tools, request.tool_choice, parallel, self.args)
+        return ToolChoice(
+            tools,
+            request.tool_choice,
+            parallel=request.parallel_tool_calls is not False,
+            args=self.args,
+        )
 
     def role(self, request: ChatCompletionRequest) -> str:
         """Role of the answer: the server's for a new turn, or that of the continued message."""

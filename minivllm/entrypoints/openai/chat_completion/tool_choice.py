@@ -74,7 +74,8 @@ class ToolChoice:
         self.parallel = parallel
         self.functions = [tool["function"] for tool in tools]
         if choice is not None and not isinstance(choice, str):
-            self.choice, name = "named", choice["function"]["name"]
+            self.choice = "named"
+            name = choice["function"]["name"]
             self.functions = [next(f for f in self.functions if f["name"] == name)]
         else:
             self.choice = choice or "auto"

@@ -57,9 +57,10 @@ class CompletionChunkBuilder(ChunkBuilder):
 
     def _piece(self, index: int, output: RequestOutput, completion: CompletionOutput) -> str:
         """The choice of a chunk as JSON."""
-        request, first = self.request, index not in self._begun
+        request = self.request
+        first = index not in self._begun
         text, logprobs = text_and_logprobs(
-            request, output, completion, self._names, first, self._offsets[index]
+            request, output, completion, self._names, first=first, offset=self._offsets[index]
         )
         self._begun.add(index)
         if logprobs and logprobs["tokens"]:  # these count the tokens whose text is held back, too
@@ -96,7 +97,8 @@ def text_and_logprobs(
         first: it begins its choice.
         offset: characters of the choice before it.
     """
-    text, token_ids = completion.text, completion.token_ids
+    text = completion.text
+    token_ids = completion.token_ids
     known: list[dict[int, Logprob] | None] = [*(completion.logprobs or ())]
     if request.echo and first:
         prompt = output.prompt
@@ -111,4 +113,6 @@ def text_and_logprobs(
         known = [*prompt_known, *([] if nothing else known)]
     if request.logprobs is None:
         return text, None
-    return text, completion_logprobs(token_ids, known, request.logprobs, names, offset)
+    return text, completion_logprobs(
+        token_ids, known, most=request.logprobs, names=names, offset=offset
+    )

@@ -52,15 +52,23 @@ class OpenAIServingCompletion(OpenAIServing):
                 text: str | None = prompt
                 token_ids = await self.prompts.encode(prompt, request.add_special_tokens, truncates)
             else:
-                text, token_ids = None, prompt
+                text = None
+                token_ids = prompt
                 if request.echo and truncates:  # the echoed text is not cut
                     text = self.tokenizer.decode(prompt)
             token_ids = self.prompts.truncate(token_ids, request, request.max_tokens)
             params = self._params(request, len(token_ids))
             await self.check_grammar(params)
             one = {"prompt": text, "prompt_token_ids": token_ids, "cache_salt": request.cache_salt}
-            name = f"{request_id}-{index}"
-            requests.append(self.engine_request(request, one, params, name, raw, lora_request))
+            engine_request = self.engine_request(
+                request,
+                one,
+                params,
+                name=f"{request_id}-{index}",
+                raw=raw,
+                lora_request=lora_request,
+            )
+            requests.append(engine_request)
         head = self.head(request_id, "text_completion", self.models.model_name(lora_request))
         if request.stream:
             chunks = CompletionChunkBuilder(

@@ -24,7 +24,8 @@ async def same_origin(raw: Request) -> None:
     A browser sends the page's origin in Origin. On loopback, Host must be one of loopback's names:
     any other name in it is a foreign domain that resolves to this machine (DNS rebinding).
     """
-    host, origin = raw.headers.get("host", ""), raw.headers.get("origin")
+    host = raw.headers.get("host", "")
+    origin = raw.headers.get("origin")
     name = urlsplit(f"//{host}").hostname
     known = raw.app.state.served.args.host not in LOOPBACK or name in LOOPBACK
     if not known or (origin is not None and urlsplit(origin).netloc != host):

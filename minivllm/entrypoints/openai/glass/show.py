@@ -44,7 +44,8 @@ class GlassShow:
         self.num_watchers = 0
         self._begin()
         self._records: list[Record | State] = []
-        self._news, self._drawn = asyncio.Event(), asyncio.Event()
+        self._news = asyncio.Event()
+        self._drawn = asyncio.Event()
         self._picture = b""
         self._painter: asyncio.Task | None = None
         self._walker: asyncio.Task | None = None
@@ -53,13 +54,16 @@ class GlassShow:
 
     def _begin(self, state: State | None = None) -> None:
         """Begin with a state; None: with that before the first step."""
-        config, tokenizer = self.engine.vllm_config, self.engine.tokenizer
+        config = self.engine.vllm_config
+        tokenizer = self.engine.tokenizer
         decode = None if tokenizer is None else lru_cache(None)(lambda i: tokenizer.decode([i]))
         self._run = LiveRun(
-            self.engine.kv_cache_config.num_blocks, config.cache_config.block_size,
-            config.scheduler_config.max_num_batched_tokens, decode,
+            num_blocks=self.engine.kv_cache_config.num_blocks,
+            block_size=config.cache_config.block_size,
+            max_num_batched_tokens=config.scheduler_config.max_num_batched_tokens,
+            decode=decode,
             called=lambda seq_id: seq_id.removeprefix("chatcmpl-").removeprefix("cmpl-"),
-        )  # fmt: skip
+        )
         if state is not None:
             self._run.begin(state)
         self._transcripts = Transcripts(self._run, self._text_of)
@@ -105,7 +109,8 @@ class GlassShow:
 
     def close(self) -> None:
         """End all streams, when the server ends."""
-        self._closed, self._records = True, []
+        self._closed = True
+        self._records = []
         self._drawn.set()
         for task in (self._painter, self._walker):
             if task is not None:
@@ -143,7 +148,8 @@ class GlassShow:
         while True:
             await self._news.wait()
             self._news.clear()
-            records, self._records = self._records, []
+            records = self._records
+            self._records = []
             try:
                 content, seconds = await asyncio.to_thread(self._draw, records)
             except Exception as error:

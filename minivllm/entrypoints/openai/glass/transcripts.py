@@ -25,7 +25,8 @@ class Transcripts:
     """
 
     def __init__(self, run: LiveRun, decode: Callable[[Sequence[int]], str]):
-        self._run, self._decode = run, decode
+        self._run = run
+        self._decode = decode
         self._sequences: dict[str, SequenceState] = {}
 
     def update(self) -> None:

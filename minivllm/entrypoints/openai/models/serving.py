@@ -120,16 +120,18 @@ class OpenAIServingModels:
         Raises:
             RequestError, ValueError: if it cannot be loaded; nothing has changed then.
         """
-        name, path = request.lora_name, request.lora_path
+        name = request.lora_name
+        path = request.lora_path
         async with self._locks.setdefault(name, asyncio.Lock()):
             self._check_load(request)
             known = self.lora_requests.get(name)
+            base = base_model_name if self.is_base_model(base_model_name or "") else None
             lora = LoRARequest(
-                name,
-                next(self._lora_ids) if known is None else known.lora_int_id,
-                path,
-                base_model_name if self.is_base_model(base_model_name or "") else None,
-                request.load_inplace,
+                lora_name=name,
+                lora_int_id=next(self._lora_ids) if known is None else known.lora_int_id,
+                lora_path=path,
+                base_model_name=base,
+                load_inplace=request.load_inplace,
             )
             try:
                 await self.engine.add_lora(lora)
@@ -183,4 +185,4 @@ def _bad_input(message: str) -> RequestError:
 
 
 def _not_found(message: str, param: str | None = None) -> RequestError:
-    return RequestError(message, param, HTTPStatus.NOT_FOUND, "NotFoundError")
+    return RequestError(message, param, status=HTTPStatus.NOT_FOUND, kind="NotFoundError")

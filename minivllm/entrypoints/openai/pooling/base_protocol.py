@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from pydantic import Discriminator, model_validator
 
-from minivllm.entrypoints.openai.chat_completion.conversation import (
+from minivllm.entrypoints.openai.conversation import (
     ConversationFields,
     MediaFields,
 )

@@ -67,9 +67,9 @@ class PoolingServing(OpenAIServing):
                 request,
                 prompt | {"cache_salt": request.cache_salt},
                 params,
-                f"{request_id}-{index}",
-                raw,
-                lora_request,
+                name=f"{request_id}-{index}",
+                raw=raw,
+                lora_request=lora_request,
             )
             for index, (prompt, params) in enumerate(prompts)
         ]
@@ -79,9 +79,13 @@ class PoolingServing(OpenAIServing):
         collectors = []
         try:
             for one in requests:
-                rest = one.priority, one.lora_request, one.data_parallel_rank
                 collector = await self.engine.add_request(
-                    one.request_id, one.prompt, one.params, *rest
+                    one.request_id,
+                    one.prompt,
+                    one.params,
+                    priority=one.priority,
+                    lora_request=one.lora_request,
+                    data_parallel_rank=one.data_parallel_rank,
                 )
                 collectors.append(collector)
             outputs = [await collector.get() for collector in collectors]

@@ -85,7 +85,8 @@ async def do_rerank(request: RerankRequest, raw: Request):
 @_pooling.post("/invocations")
 async def invocations(body: dict[str, Any], raw: Request):
     """The others under SageMaker's name; the body's fields and the model's task say which."""
-    config, has_scores = raw.app.state.served.engine.model_config, raw.app.state.scores is not None
+    config = raw.app.state.served.engine.model_config
+    has_scores = raw.app.state.scores is not None
     if has_scores and "query" in body:
         return await do_rerank(validated(RerankRequest, body), raw)
     if has_scores and not body.keys().isdisjoint(NAMES):

@@ -40,8 +40,12 @@ class ScoringFields(PoolingFields):
 
     @property
     def truncation(self) -> TruncationParams:
-        limits = self.max_tokens_per_query, self.max_tokens_per_doc
-        return TruncationParams(self.truncate_prompt_tokens, self.truncation_side, *limits)
+        return TruncationParams(
+            self.truncate_prompt_tokens,
+            self.truncation_side,
+            max_tokens_per_query=self.max_tokens_per_query,
+            max_tokens_per_doc=self.max_tokens_per_doc,
+        )
 
 
 class ScoreRequest(ScoringFields):

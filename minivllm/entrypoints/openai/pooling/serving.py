@@ -48,7 +48,7 @@ class OpenAIServingPooling(PoolingServing):
             ]
             return EmbeddingResponse(**head, data=data)
 
-        return await self._create("embd", "embed", request, raw, answer)
+        return await self._create("embd", task="embed", request=request, raw=raw, answer=answer)
 
     async def create_pooling(self, request: PoolingRequest, raw: Request) -> JSON:
         """Give what the pooler makes of texts; for a task of tokens a row for each token."""
@@ -60,7 +60,9 @@ class OpenAIServingPooling(PoolingServing):
             ]
             return PoolingResponse(**head, data=data)
 
-        return await self._create("pooling", request.task, request, raw, answer)
+        return await self._create(
+            "pooling", task=request.task, request=request, raw=raw, answer=answer
+        )
 
     async def create_classify(self, request: ClassificationRequest, raw: Request) -> JSON:
         """Classify texts: probabilities, and the label of the largest one."""
@@ -79,7 +81,9 @@ class OpenAIServingPooling(PoolingServing):
                 )
             return ClassificationResponse(**head, data=data)
 
-        return await self._create("classify", "classify", request, raw, answer)
+        return await self._create(
+            "classify", task="classify", request=request, raw=raw, answer=answer
+        )
 
     async def _create(
         self,

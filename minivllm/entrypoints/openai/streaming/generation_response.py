@@ -69,9 +69,13 @@ class GenerationResponse(EventStreamResponse):
         """Add the requests to the engine, and wait until all is sent. Raises an error of any."""
         for request in self.requests:
             collector = await self.engine.add_request(
-                request.request_id, request.prompt, request.params, request.priority,
-                request.lora_request, request.data_parallel_rank,
-            )  # fmt: skip
+                request.request_id,
+                request.prompt,
+                request.params,
+                priority=request.priority,
+                lora_request=request.lora_request,
+                data_parallel_rank=request.data_parallel_rank,
+            )
             self._collectors.append(collector)
         self._finished = asyncio.get_running_loop().create_future()
         self._num_unfinished = len(self._collectors)

@@ -9,7 +9,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, Field
 
-from minivllm.entrypoints.openai.chat_completion.conversation import ConversationFields
+from minivllm.entrypoints.openai.conversation import ConversationFields
 from minivllm.entrypoints.openai.protocol import INT64, OpenAIBaseModel
 
 

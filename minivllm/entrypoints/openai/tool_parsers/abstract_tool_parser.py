@@ -79,7 +79,9 @@ class ToolParser(ABC):
 
     def extract_tool_calls(self, model_output: str) -> ExtractedToolCallInformation:
         """Parse a whole text. Returns its calls and content."""
-        found, calls, content = ExtractedToolCallInformation(), {}, ""
+        found = ExtractedToolCallInformation()
+        calls = {}
+        content = ""
         for delta in [*self.extract_tool_calls_streaming(model_output), *self.finish()]:
             if isinstance(delta, str):
                 content += delta
@@ -150,7 +152,8 @@ class ToolParser(ABC):
 
     def stream_arguments(self, reading: Generator[None, None, None]):
         """Run a coroutine, and take the text that it reads as the arguments."""
-        text, begin = self._text, self._text.at
+        text = self._text
+        begin = self._text.at
         for _ in reading:
             self.add_arguments(text.text[begin : text.at])
             begin = text.at
@@ -170,7 +173,8 @@ class ToolParser(ABC):
         self._give(whole=True)
         assert call.index is not None, "it was given out"
         self.whole.append(call.index)
-        self._call, self._gap = _OpenCall(), ""
+        self._call = _OpenCall()
+        self._gap = ""
         self._text.cut(self._text.at)
 
     @property
@@ -183,7 +187,8 @@ class ToolParser(ABC):
     def _go_on(self) -> list[str | DeltaToolCall]:
         next(self._message, None)
         self._give()
-        found, self._found = self._found, []
+        found = self._found
+        self._found = []
         return found
 
     def _read_message(self) -> Generator[None, None, None]:
@@ -209,7 +214,8 @@ class ToolParser(ABC):
 
     def _say(self, text: str) -> None:
         if self._gap is not None:
-            text, self._gap = self._gap + text, None
+            text = self._gap + text
+            self._gap = None
             if not text.strip(self.between):
                 text, self._gap = "", text
         if text:

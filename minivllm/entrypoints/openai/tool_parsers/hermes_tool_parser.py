@@ -17,7 +17,8 @@ from minivllm.entrypoints.openai.tool_parsers.call_form import CallForm
 from minivllm.entrypoints.openai.tool_parsers.json_calls import read_call
 from minivllm.entrypoints.openai.tool_parsers.text_reader import TextReader
 
-OPENING, CLOSING = "<tool_call>", "</tool_call>"
+OPENING = "<tool_call>"
+CLOSING = "</tool_call>"
 
 
 @ToolParserManager.register_module("hermes", "qwen3_json")

@@ -27,7 +27,9 @@ class TextReader:
 
     def cut(self, end: int) -> str:
         """Remove the beginning of the text. Returns it."""
-        taken, self.text, self.at = self.text[:end], self.text[end:], 0
+        taken = self.text[:end]
+        self.text = self.text[end:]
+        self.at = 0
         return taken
 
     def peek(self, count: int = 1) -> Generator[None, None, str]:

@@ -65,14 +65,17 @@ def draw_bars(
     right = left + length + max(text_width(bar.note, bold=bar.bold) for bar in bars) + 8
     heights = [bar.height + GAP + (18 if bar.below else 0) for bar in bars]
     top, bottom = HEADER_HEIGHT, HEADER_HEIGHT + sum(heights)
-    drawing = sheet(title, facts, alt, right, bottom + (20 if line else 6), legend)
+    drawing = sheet(
+        title, facts, alt, right=right, bottom=bottom + (20 if line else 6), legend=legend
+    )
     y = float(top)
     for bar, height in zip(bars, heights, strict=True):
         bold = {"font_weight": "bold"} if bar.bold else {}
-        middle, x = y + bar.height / 2 + 4, left
+        middle = y + bar.height / 2 + 4
+        x = left
         drawing.text(left - 8, middle, bar.name, text_anchor="end", **bold)
         for part in bar.parts:
-            x = _draw_part(drawing, bar, part, x, y, part.size * scale)
+            x = _draw_part(drawing, bar, part, x=x, y=y, width=part.size * scale)
         drawing.place((bar.key or bar.name,), left, y, max(x - left, 8), bar.height)
         end = left + length if line else x  # beyond what the line could cross
         drawing.text(end + 8, middle, bar.note, fill=GREY, **bold)
@@ -89,17 +92,21 @@ def draw_bars(
 
 def _draw_part(drawing: Drawing, bar: Bar, part: Part, x: float, y: float, width: float) -> float:
     """Draw one part; where the next one begins."""
-    box = (x, y, width, bar.height)
+    height = bar.height
     if part.name:
-        drawing.place((bar.name, part.name), *box)
+        drawing.place((bar.name, part.name), x, y, width, height)
     tooltip = f"{part.name}: {part.size:.3g}" if part.name else None
-    drawing.rect(*box, tooltip, **part.look)
+    drawing.rect(x, y, width, height, tooltip, **part.look)
     if part.hatched:
-        drawing.hatch(*box)
+        drawing.hatch(x, y, width, height)
     if part.label and text_width(part.label, 11) + 4 <= width:
-        place = (x + width / 2, y + bar.height / 2 + 4)
-        halo = part.hatched
         drawing.text(
-            *place, part.label, halo=halo, fill=part.ink, font_size=11, text_anchor="middle"
+            x + width / 2,
+            y + height / 2 + 4,
+            part.label,
+            halo=part.hatched,
+            fill=part.ink,
+            font_size=11,
+            text_anchor="middle",
         )
     return x + width

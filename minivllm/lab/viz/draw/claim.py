@@ -12,7 +12,9 @@ from minivllm.lab.viz.draw.svg import Drawing, text_width
 from minivllm.lab.viz.draw.wording import listing, number
 from minivllm.utils.validation import check
 
-CLAIM_LINE, GREY_LINE, MARK_LINE = 20, 18, 17
+CLAIM_LINE = 20
+GREY_LINE = 18
+MARK_LINE = 17
 NARROWEST = 480  # a claim makes a figure at least as wide, if it needs it
 
 Mark = tuple  # a place, in one or several items, and the words at it
@@ -44,7 +46,8 @@ def add_claim(drawing: Drawing, claim: str | None, mark: Sequence[Mark]) -> None
     start = next(i for i, element in enumerate(root) if element.tag == "g")
     header, *rest = root[start:]
     texts = [text.text for text in header]
-    width, height = float(root.get("width")), float(root.get("height"))
+    width = float(root.get("width"))
+    height = float(root.get("height"))
     callouts = [(drawing.places[tuple(place)], words) for *place, words in mark]
     needed = min(NARROWEST, 2 * MARGIN + text_width(claim or "", 15, bold=True))
     ends = [box[0] + 2 + text_width(words, bold=True) + MARGIN for box, words in callouts]
@@ -68,7 +71,7 @@ def add_claim(drawing: Drawing, claim: str | None, mark: Sequence[Mark]) -> None
     moved.extend(rest)
     for (box, words), row in zip(callouts, rows, strict=True):
         y = top + MARK_LINE * (max(rows) - row) + 11
-        _draw_callout(drawing, box, words, y, down, width)
+        _draw_callout(drawing, box, words, y=y, down=down, width=width)
     drawing.resize(width, height + down)
 
 
@@ -108,8 +111,7 @@ def _draw_callout(
     """A frame around a place, a leader along its left edge, and words at the leader's end."""
     x, top, box_width, box_height = box
     line = {"fill": "none", "stroke": ACCENT}
-    frame = (x - 2, top + down - 2, box_width + 4, box_height + 4)
-    drawing.rect(*frame, rx=3, stroke_width=2, **line)
+    drawing.rect(x - 2, top + down - 2, box_width + 4, box_height + 4, rx=3, stroke_width=2, **line)
     drawing.path(f"M{x - 2:g} {y + 3:g}V{top + down:g}", stroke_width=1.2, **line)
     left = _left(box, words, width)
     drawing.text(left, y, words, fill=ACCENT, font_weight="bold")

@@ -22,11 +22,14 @@ Swatch = Callable[[Drawing, float, float], None]
 
 def _legend_places(legend: Sequence[tuple[Swatch, str]], width: float) -> list[tuple[float, int]]:
     """Left edge and line of each entry: they flow into lines of this width."""
-    places, x, line = [], 0.0, 0
+    places = []
+    x = 0.0
+    line = 0
     for _, label in legend:
         needed = SWATCH_WIDTH + 6 + text_width(label)
         if x > 0 and x + needed > width:
-            x, line = 0.0, line + 1
+            x = 0.0
+            line += 1
         places.append((MARGIN + x, line))
         x += needed + 14
     return places
@@ -61,9 +64,8 @@ def box_swatch(hatched: bool = False, **look) -> Swatch:
     """A small box that looks like what the legend explains."""
 
     def draw(drawing: Drawing, x: float, y: float) -> None:
-        box = (x, y, SWATCH_WIDTH, SWATCH_HEIGHT)
-        drawing.rect(*box, **{"rx": 2, "fill": PAPER, **look})
+        drawing.rect(x, y, SWATCH_WIDTH, SWATCH_HEIGHT, **{"rx": 2, "fill": PAPER, **look})
         if hatched:
-            drawing.hatch(*box)
+            drawing.hatch(x, y, SWATCH_WIDTH, SWATCH_HEIGHT)
 
     return draw

@@ -20,7 +20,8 @@ LINE = "#b8b8b8"  # outlines of what is empty or free
 PAPER = "#ffffff"
 ACCENT = "#c2005c"  # marks that a figure's caller sets, and nothing else
 
-ON_DARK, ON_LIGHT = "#fefefe", "#1b1b1b"  # text on a full colour, which no page changes
+ON_DARK = "#fefefe"  # text on a full colour, which no page changes
+ON_LIGHT = "#1b1b1b"
 
 OKABE_ITO = ("#0072b2", "#e69f00", "#009e73", "#d55e00", "#56b4e9", "#cc79a7", "#f0e442")
 
@@ -54,7 +55,8 @@ class Owner:
 
 def letter(index: int) -> str:
     """A to Z, then AA, AB, ... like the columns of a spreadsheet."""
-    name, index = "", index + 1
+    name = ""
+    index += 1
     while index:
         index, digit = divmod(index - 1, 26)
         name = chr(ord("A") + digit) + name
@@ -66,7 +68,8 @@ def owners_of(trace: Trace) -> dict[str, Owner]:
 
     Samples of one request come after it, in tints of its colour, and are told apart by a number.
     """
-    arrivals, before = Arrivals(), trace.first_step - 1
+    arrivals = Arrivals()
+    before = trace.first_step - 1
     state = trace.beginning()  # what records have led to that have been forgotten
     for seq in state.sequences.values():
         first = seq.seq_id == seq.request_id
@@ -108,8 +111,10 @@ class Arrivals:
             case Forked(_, seq_id, child_id) if child_id not in self.owners:
                 # Some do not come here: a beam's id can be born again.
                 request_id = self._request_of[seq_id]
-                parent, number = self.owners[request_id], len(self._families[request_id])
-                name, tint = f"{parent.letter}{number}", TINTS[(number - 1) % len(TINTS)]
+                parent = self.owners[request_id]
+                number = len(self._families[request_id])
+                name = f"{parent.letter}{number}"
+                tint = TINTS[(number - 1) % len(TINTS)]
                 self._add(_coloured(child_id, name, _mix(parent.solid, *tint)), request_id)
 
     def forget(self, request_id: str) -> None:
@@ -137,7 +142,9 @@ def _coloured(seq_id: str, name: str, solid: str) -> Owner:
     red, green, blue = _channels(solid)
     is_dark = 0.30 * red + 0.59 * green + 0.11 * blue < 140
     ink = ON_DARK if is_dark else ON_LIGHT
-    return Owner(seq_id, name, solid, _mix(solid, 255, 0.68), _mix(solid, 0, 0.45), ink)
+    return Owner(
+        seq_id, name, solid, light=_mix(solid, 255, 0.68), edge=_mix(solid, 0, 0.45), ink=ink
+    )
 
 
 def dark(colour: str) -> str:

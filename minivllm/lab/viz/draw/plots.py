@@ -36,7 +36,8 @@ def to_png(figure: Figure) -> bytes:
     """
     from PIL import Image  # matplotlib needs it, too
 
-    drawn, small = BytesIO(), BytesIO()
+    drawn = BytesIO()
+    small = BytesIO()
     figure.savefig(drawn, format="png")
     Image.open(drawn).convert("RGB").quantize(64).save(small, format="png", optimize=True)
     return small.getvalue()
@@ -101,7 +102,8 @@ def plot(
 
 def _annotate(axes: Axes, x: float, y: float, words: str) -> None:
     """A ring around the point, and words beside it, on the side where there is more room."""
-    (left, right), (low, high) = axes.get_xlim(), axes.get_ylim()
+    left, right = axes.get_xlim()
+    low, high = axes.get_ylim()
     inside = min(left, right) <= x <= max(left, right) and min(low, high) <= y <= max(low, high)
     allowed = f"x from {number(left)} to {number(right)}, y from {number(low)} to {number(high)}"
     check(inside, "mark", (x, y), allowed)

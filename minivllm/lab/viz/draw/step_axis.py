@@ -104,7 +104,8 @@ class StepAxis:
 
     def _draw_milliseconds(self, drawing: Drawing, bottom: float) -> None:
         """Round times on top, and hairlines below them."""
-        total, pixels = sum(self.milliseconds), self._edges[-1]
+        total = sum(self.milliseconds)
+        pixels = self._edges[-1]
         usual = [n * 10.0**power for power in range(-3, 7) for n in (1, 2, 5)]
         every = next(n for n in usual if n * pixels / total >= 60)
         y = HEADER_HEIGHT + 8
@@ -126,7 +127,8 @@ class StepAxis:
         peak = max(values)
         top = lane_top(values, limit) if top is None else top
         scale = LANE_HEIGHT / max(1, top)
-        bottom, full_height = y + LANE_HEIGHT, top
+        bottom = y + LANE_HEIGHT
+        full_height = top
         drawing.text(MARGIN, y + 14, name, font_weight="bold")
         with drawing.group(fill=GREY, font_size=11):
             drawing.text(MARGIN, y + 28, f"{limit_name} {limit}")
@@ -147,7 +149,8 @@ class StepAxis:
                 for step, value in enumerate(values, self.first):
                     if not self.fits(value, step):
                         continue
-                    top, line = bottom - value * scale, bottom - limit * scale
+                    top = bottom - value * scale
+                    line = bottom - limit * scale
                     label_y = top + 12 if value * scale >= 14 else top - 3
                     struck = limit <= full_height and label_y - 11 < line < label_y + 4
                     drawing.text(self.x(step + 0.5), line - 4 if struck else label_y, value)
@@ -160,7 +163,8 @@ class StepAxis:
         d = [f"M{self.x(self.first):.2f} {bottom:g}"]
         for start in range(0, len(values), size):
             group = values[start : start + size]
-            left, right = self.x(self.first + start), self.x(self.first + start + len(group))
+            left = self.x(self.first + start)
+            right = self.x(self.first + start + len(group))
             top = bottom - max(group) * scale
             d.append(f"H{left + gap:.2f}V{top:.2f}H{right - gap:.2f}{down}")
         return "".join(d) + f"V{bottom:g}Z"
@@ -178,5 +182,6 @@ def draw_name(drawing: Drawing, owner: Owner, baseline: float, size: int) -> Non
     bold = {"font_weight": "bold", "font_size": size, "text_anchor": "end"}
     drawing.text(MARGIN + 26, baseline, name, 26, fill=owner.edge, **bold)
     if rest:
-        rest, room = shorten(rest, 13), NAMES - 40
+        rest = shorten(rest, 13)
+        room = NAMES - 40
         drawing.text(MARGIN + 34, baseline, rest, room, fill=GREY, font_size=11)

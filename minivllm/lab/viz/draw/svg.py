@@ -17,7 +17,8 @@ from minivllm.lab.viz.draw.palette import GREY, INK, PAPER, dark
 
 SANS = "Helvetica, Arial, sans-serif"
 MONO = "Menlo, Consolas, DejaVu Sans Mono, monospace"
-SANS_EM, MONO_EM = 0.53, 0.61  # how wide a character is on average, in font sizes
+SANS_EM = 0.53  # how wide a character is on average, in font sizes
+MONO_EM = 0.61
 NARROW = 0.87  # width of a text in Helvetica, measured by that in DejaVu Sans
 # and in DejaVu Sans, the widest of those that a machine may put in the place of ours
 _WIDTHS = dict.fromkeys("ijlI'|.,:; ·", 0.33) | dict.fromkeys('frt()[]-/"', 0.42)
@@ -61,7 +62,9 @@ class Drawing:
         ET.SubElement(self.root, "desc")
         self.describe(title, alt)
         self.places: dict[tuple, tuple[float, float, float, float]] = {}
-        self._parent, self._down, self._prefix = self.root, 0.0, ()
+        self._parent = self.root
+        self._down = 0.0
+        self._prefix = ()
         self._inherited: list[dict] = [{"font_size": 12}]
         self._has_hatch = False
         self.rect(0, 0, width, height, fill=PAPER)
@@ -102,10 +105,12 @@ class Drawing:
                 converter knows ``paint-order``.
             **attributes: of the element.
         """
-        content, look = _clean(str(content)), {**self._inherited[-1], **attributes}
+        content = _clean(str(content))
+        look = {**self._inherited[-1], **attributes}
         if not content:
             return
-        mono, bold = look.get("font_family") == MONO, look.get("font_weight") == "bold"
+        mono = look.get("font_family") == MONO
+        bold = look.get("font_weight") == "bold"
         needed = text_width(content, look["font_size"], bold, mono)
         if room is not None and needed > room:  # with our own fonts it takes less, and stays so
             length = min(room, needed * NARROW)
@@ -131,10 +136,14 @@ class Drawing:
     ) -> None:  # fmt: skip
         """A line with a head at its end, which points in this direction."""
         self.path(path, fill="none", stroke=colour, stroke_width=width, **attributes)
-        (x, y), length = tip, (direction[0] ** 2 + direction[1] ** 2) ** 0.5
-        dx, dy = direction[0] / length * 8, direction[1] / length * 8
-        px, py = -dy * 0.45, dx * 0.45
-        left, right = f"{x - dx + px:g} {y - dy + py:g}", f"{x - dx - px:g} {y - dy - py:g}"
+        x, y = tip
+        length = (direction[0] ** 2 + direction[1] ** 2) ** 0.5
+        dx = direction[0] / length * 8
+        dy = direction[1] / length * 8
+        px = -dy * 0.45
+        py = dx * 0.45
+        left = f"{x - dx + px:g} {y - dy + py:g}"
+        right = f"{x - dx - px:g} {y - dy - py:g}"
         self.path(f"M{x:g} {y:g}L{left}L{right}Z", fill=colour)
 
     @contextmanager
@@ -151,7 +160,8 @@ class Drawing:
     def shifted(self, down: float, *prefix: str) -> Iterator[None]:
         """Group further down, whose places have these names in front of theirs."""
         outer = self._down, self._prefix
-        self._down, self._prefix = self._down + down, self._prefix + prefix
+        self._down += down
+        self._prefix += prefix
         with self.group(transform=f"translate(0 {down:g})"):
             yield
         self._down, self._prefix = outer

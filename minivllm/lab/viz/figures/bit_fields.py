@@ -12,7 +12,11 @@ from minivllm.lab.viz.draw.svg import text_width
 from minivllm.lab.viz.draw.wording import count
 from minivllm.utils.validation import check, is_int
 
-LENGTH, ROW, BOX = 544, 46, 26  # pixels
+# Sizes in pixels.
+LENGTH = 544
+ROW = 46
+BOX = 26
+
 COLOURS = (*OKABE_ITO, "#dadada")  # eight, as a word has eight numbers of 4 bits
 
 
@@ -39,17 +43,22 @@ def bit_fields(
     size = next(iter(sizes.values()))
     labels = list(dict.fromkeys(label for fields in words.values() for label, _ in fields))
     colours = {label: COLOURS[i % len(COLOURS)] for i, label in enumerate(labels)}
-    head, facts = "Words", f"{count(size, 'bit')} each, the lowest at the right"
+    head = "Words"
+    facts = f"{count(size, 'bit')} each, the lowest at the right"
     told = {
         name: " ".join(f"{label}:{bits}" for label, bits in reversed(fields))
         for name, fields in words.items()
     }
     alt = f"{head}, from the highest bits: {'; '.join(f'{n}: {t}' for n, t in told.items())}."
     names = max(text_width(name, bold=True) for name in words) + 14
-    left, top, bit = MARGIN + names, HEADER_HEIGHT + 20, LENGTH / size
+    left = MARGIN + names
+    top = HEADER_HEIGHT + 20
+    bit = LENGTH / size
     drawing = sheet(head, facts, alt, left + LENGTH, top + ROW * len(words) + 2)
     for index, (name, fields) in enumerate(words.items()):
-        y, x, first = top + ROW * index, left + LENGTH, 0
+        y = top + ROW * index
+        x = left + LENGTH
+        first = 0
         drawing.text(MARGIN, y + 17, name, font_weight="bold")
         for place, (label, bits) in enumerate(fields):
             width = bits * bit

@@ -4,22 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from minivllm.lab.viz.draw import tiles as look
+from minivllm.lab.viz.blocks import tiles as look
+from minivllm.lab.viz.blocks.pool import (
+    SLOT_WIDTH,
+    Pool,
+    draw_map,
+    draw_tile,
+    map_legend,
+    tile_size,
+)
+from minivllm.lab.viz.blocks.snapshot import take_snapshot
 from minivllm.lab.viz.draw.claim import Mark
 from minivllm.lab.viz.draw.figure import Figure, finish
 from minivllm.lab.viz.draw.layout import HEADER_HEIGHT, MARGIN, MAX_WIDTH, sheet
 from minivllm.lab.viz.draw.palette import GREY
-from minivllm.lab.viz.draw.pool import SLOT_WIDTH, Pool, draw_map, draw_tile, map_legend, tile_size
 from minivllm.lab.viz.draw.svg import Drawing
 from minivllm.lab.viz.draw.wording import ordinal, pad
-from minivllm.lab.viz.model.snapshot import take_snapshot
 from minivllm.trace import Trace
 from minivllm.utils.math_utils import cdiv
 
 MAX_TILES = 160  # of more blocks there is a map
 MAX_WITH_TOKENS = 32
 GAP = 8
-MAP_COLUMNS, MAP_CELL = 50, 14
+MAP_COLUMNS = 50
+MAP_CELL = 14
 
 
 def block_grid(
@@ -71,11 +79,20 @@ def _draw_tiles(pool: Pool, decode: look.Decode) -> Drawing:
     with drawing.group(fill=GREY, font_size=11):  # what most texts have in common
         for block_id in range(pool.num_drawn):
             line, column = divmod(block_id, columns)
-            box = MARGIN + column * (width + GAP), HEADER_HEIGHT + line * (height + GAP)
+            x = MARGIN + column * (width + GAP)
+            y = HEADER_HEIGHT + line * (height + GAP)
             block = pool.block(block_id)
             edge = look.CHANGED if block is not None and block.is_new else None
-            draw_tile(drawing, pool, block_id, (*box, width, height), edge, decode, with_tokens)
-            drawing.place((block_id,), *box, width, height)
+            draw_tile(
+                drawing,
+                pool,
+                block_id,
+                box=(x, y, width, height),
+                edge=edge,
+                decode=decode,
+                with_tokens=with_tokens,
+            )
+            drawing.place((block_id,), x, y, width, height)
     return drawing
 
 
@@ -91,7 +108,15 @@ def _draw_map(pool: Pool, _: look.Decode) -> Drawing:
         for line in range(lines):
             y = HEADER_HEIGHT + line * MAP_CELL + 11
             drawing.text(MARGIN + names - 8, y, line * MAP_COLUMNS)
-    draw_map(drawing, pool, MARGIN + names, HEADER_HEIGHT, MAP_COLUMNS, MAP_CELL, new)
+    draw_map(
+        drawing,
+        pool,
+        x=MARGIN + names,
+        y=HEADER_HEIGHT,
+        columns=MAP_COLUMNS,
+        cell=MAP_CELL,
+        edges=new,
+    )
     return drawing
 
 
@@ -99,7 +124,9 @@ def _paper(pool: Pool, width: float, height: float, entries: list) -> Drawing:
     """The header above the blocks, the footnote and the legend below."""
     right, bottom = MARGIN + width, HEADER_HEIGHT + height
     below = 16 if pool.footnote else 0
-    drawing = sheet(pool.title, pool.facts, pool.alt, right, bottom + below, entries)
+    drawing = sheet(
+        pool.title, pool.facts, pool.alt, right=right, bottom=bottom + below, legend=entries
+    )
     if pool.footnote:
         drawing.text(MARGIN, bottom + 10, pool.footnote, fill=GREY)
     return drawing

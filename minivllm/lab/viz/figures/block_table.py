@@ -4,15 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from minivllm.lab.viz.draw import tiles as look
-from minivllm.lab.viz.draw.claim import Mark
-from minivllm.lab.viz.draw.figure import Figure, finish
-from minivllm.lab.viz.draw.layout import HEADER_HEIGHT, MARGIN, MAX_WIDTH, sheet
-from minivllm.lab.viz.draw.palette import ACCENT, GREY, ON_DARK, PAPER
-from minivllm.lab.viz.draw.svg import MONO_EM, SANS_EM, Drawing, text_width
-from minivllm.lab.viz.draw.tiles import Decode
-from minivllm.lab.viz.draw.wording import TERMINAL, num_columns, pad, shorten, token_label
-from minivllm.lab.viz.model.snapshot import (
+from minivllm.lab.viz.blocks import tiles as look
+from minivllm.lab.viz.blocks.snapshot import (
     BlockTables,
     HeldBlock,
     SequenceTable,
@@ -25,6 +18,13 @@ from minivllm.lab.viz.model.snapshot import (
     slots,
     take_snapshot,
 )
+from minivllm.lab.viz.blocks.tiles import Decode
+from minivllm.lab.viz.draw.claim import Mark
+from minivllm.lab.viz.draw.figure import Figure, finish
+from minivllm.lab.viz.draw.layout import HEADER_HEIGHT, MARGIN, MAX_WIDTH, sheet
+from minivllm.lab.viz.draw.palette import ACCENT, GREY, ON_DARK, PAPER
+from minivllm.lab.viz.draw.svg import MONO_EM, SANS_EM, Drawing, text_width
+from minivllm.lab.viz.draw.wording import TERMINAL, num_columns, pad, shorten, token_label
 from minivllm.trace import Trace
 from minivllm.utils.math_utils import cdiv
 from minivllm.utils.validation import check
@@ -93,23 +93,30 @@ def _drawing(
     bottom = HEADER_HEIGHT + sum(lines) * height
     legend = look.legend_entries(tables.blocks)
     below = (18 if tables.footnote else 0) + (WAY if way else 0)
-    drawing = sheet(tables.title, tables.facts, tables.alt, right, bottom + below, legend)
+    drawing = sheet(
+        tables.title, tables.facts, tables.alt, right=right, bottom=bottom + below, legend=legend
+    )
     y = HEADER_HEIGHT
-    draw_entry = _draw_entry if tables.detailed else _draw_small_entry
     for table, num_lines in zip(tables.drawn, lines, strict=True):
         _draw_name(drawing, table, y, tables.detailed)
         for block in table.blocks:
             line, column = divmod(block.logical, columns)
             x = MARGIN + NAMES + column * (width + GAP)
             with drawing.group(**{} if way is None or block is way[0] else {"opacity": 0.45}):
-                draw_entry(drawing, block, x, y + line * height, width, decode)
+                top = y + line * height
+                if tables.detailed:
+                    _draw_entry(drawing, block, x, y=top, width=width, decode=decode)
+                else:
+                    _draw_small_entry(drawing, block, x, y=top, width=width)
             if way and block is way[0]:
-                place = (x, y + line * height, width, bottom)
+                way_x = x
+                way_y = y + line * height
             key = (table.owner.letter, block.logical)
             drawing.place(key, x, y + line * height, width, height - 14)
         y += num_lines * height
     if way:
-        _draw_way(drawing, *way, *place)
+        block, slot = way
+        _draw_way(drawing, block, slot, x=way_x, y=way_y, width=width, bottom=bottom)
     if tables.footnote:
         drawing.text(MARGIN, bottom + below - 8, tables.footnote, fill=GREY)
     return drawing
@@ -121,17 +128,20 @@ def _draw_way(
     """One arrow from a token to the table's entry, and one from there to its slot in the pool."""
     size = len(block.slots)
     columns = min(size, look.SLOTS_PER_LINE)
-    offset, cell = slot.position % size, width / columns
+    offset = slot.position % size
+    cell = width / columns
     token_x = x + (offset % columns + 0.5) * cell
     token_y = y + 16 + (offset // columns + 1) * look.SLOT_HEIGHT
-    chip, top = y + _chip_top(block), bottom + 14
+    chip = y + _chip_top(block)
+    top = bottom + 14
     line = {"fill": "none", "stroke": ACCENT, "stroke_width": 2}
-    box = (token_x - cell / 2, token_y - look.SLOT_HEIGHT, cell, look.SLOT_HEIGHT)
-    drawing.rect(*box, rx=3, **line)
+    slot_top = token_y - look.SLOT_HEIGHT
+    drawing.rect(token_x - cell / 2, slot_top, cell, look.SLOT_HEIGHT, rx=3, **line)
     drawing.rect(x, chip - 1, width, 24, rx=5, **line)
     room = (width - 4) / size  # the block in the pool: a box for each slot
     for index, other in enumerate(block.slots):
-        left, here = x + 2 + index * room, index == offset
+        left = x + 2 + index * room
+        here = index == offset
         look_ = {"fill": ACCENT if here else PAPER, "stroke": ACCENT if here else GREY}
         drawing.rect(left + 1, top, room - 2, 18, rx=2, **look_)
         if size <= look.SLOTS_PER_LINE:
@@ -164,7 +174,8 @@ def _entry_size(tables: BlockTables, decode: look.Decode) -> tuple[float, float]
 
 def _draw_name(drawing: Drawing, table: SequenceTable, y: float, detailed: bool) -> None:
     """Badge, id and progress at the left; what the lines of an entry mean beside them."""
-    owner, size = table.owner, 26 if detailed else 22
+    owner = table.owner
+    size = 26 if detailed else 22
     middle = y + (36 if detailed else 20)
     drawing.rect(MARGIN, middle - size / 2, size, size, rx=4, fill=owner.solid, stroke=owner.edge)
     drawing.text(
@@ -194,8 +205,9 @@ def _draw_entry(
     drawing.text(x + 1, y + 12, block.logical, font_weight="bold")
     with drawing.group(fill=GREY, font_size=11, text_anchor="end"):
         drawing.text(x + width - 1, y + 12, positions(block))
-    look.draw_slots(drawing, x, y + 16, width, block, decode, labels=True)
-    top, middle = y + _chip_top(block), x + width / 2
+    look.draw_slots(drawing, x, y + 16, width=width, block=block, decode=decode, labels=True)
+    top = y + _chip_top(block)
+    middle = x + width / 2
     drawing.path(
         f"M{middle:g} {top - 15:g}V{top - 3:g}M{middle - 4:g} {top - 7:g}L{middle:g} {top - 3:g}"
         f"L{middle + 4:g} {top - 7:g}", fill="none", stroke=GREY, stroke_width=1.5,
@@ -213,16 +225,14 @@ def _draw_entry(
         drawing.text(x + width - 7, top + 15, slots(block))
 
 
-def _draw_small_entry(
-    drawing: Drawing, block: HeldBlock, x: float, y: float, width: float, _: look.Decode
-) -> None:
+def _draw_small_entry(drawing: Drawing, block: HeldBlock, x: float, y: float, width: float) -> None:
     """Logical index above, physical id and how full it is below."""
     edge = look.outline(block.is_new, block.owner.edge)
     drawing.rect(x, y + 14, width, 26, rx=3, fill=PAPER, **edge)
     with drawing.group(text_anchor="middle"):
         drawing.text(x + width / 2, y + 10, block.logical, fill=GREY, font_size=11)
         drawing.text(x + width / 2, y + 27, block.block_id, font_weight="bold")
-    look.draw_fill_bar(drawing, x + 4, y + 31, width - 8, 6, block)
+    look.draw_fill_bar(drawing, x + 4, y + 31, width=width - 8, height=6, block=block)
 
 
 # -- in characters -------------------------------------------------------------------------------
@@ -266,7 +276,8 @@ def _text_entries(table: SequenceTable, decode: Decode) -> list[str]:
         fit = 1
         while fit < len(columns) and 11 + sum(widths[: fit + 1]) + 3 * fit <= TERMINAL:
             fit += 1
-        taken, columns = columns[:fit], columns[fit:]
+        taken = columns[:fit]
+        columns = columns[fit:]
         for name, cells in zip(names, zip(*taken, strict=True), strict=True):
             padded = (pad(cell, width) for cell, width in zip(cells, widths, strict=False))
             lines.append(f"  {name:<8} {' │ '.join(padded)}".rstrip())
@@ -275,7 +286,8 @@ def _text_entries(table: SequenceTable, decode: Decode) -> list[str]:
 
 
 def _text_small_entries(table: SequenceTable) -> list[str]:
-    lines, line = [], " "
+    lines = []
+    line = " "
     for block in table.blocks:
         entry = f" {block.logical}→{physical(block).replace(' ', '')}{'!' * block.is_new}"
         if len(line) + len(entry) > TERMINAL:

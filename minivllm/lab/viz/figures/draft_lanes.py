@@ -21,7 +21,11 @@ from minivllm.lab.viz.model.draft_model import DraftLane, DraftLanes, read_draft
 from minivllm.trace import Trace
 from minivllm.utils.validation import check
 
-NAMES, CHIP_HEIGHT, LANE, NARROWEST, WIDEST = 84, 20, 52, 26, 56
+NAMES = 84
+CHIP_HEIGHT = 20
+LANE = 52
+NARROWEST = 26
+WIDEST = 56
 LOOKS = {
     "known": {"fill": "#dadada", "stroke": GREY},
     "accepted": {"fill": "#8fd3bf", "stroke": "#00523c"},
@@ -77,7 +81,9 @@ def _drawing(model: DraftLanes, decode: Decode) -> Drawing:
     strip = HEADER_HEIGHT + 14 + LANE * len(model.lanes)
     bottom = strip + 2 * CHIP_HEIGHT + 20
     alt = f"{model.title}: {model.facts}."
-    drawing = sheet(model.title, model.facts, alt, right, bottom, _legend(model))
+    drawing = sheet(
+        model.title, model.facts, alt, right=right, bottom=bottom, legend=_legend(model)
+    )
 
     def x(position: int) -> float:
         return MARGIN + NAMES + chip * (position - positions.start)
@@ -87,7 +93,9 @@ def _drawing(model: DraftLanes, decode: Decode) -> Drawing:
         for position in positions:
             drawing.text(x(position) + chip / 2, HEADER_HEIGHT + 8, position)
     for index, lane in enumerate(model.lanes):
-        _draw_lane(drawing, lane, HEADER_HEIGHT + 16 + LANE * index, x, chip, decode)
+        _draw_lane(
+            drawing, lane, y=HEADER_HEIGHT + 16 + LANE * index, x=x, chip=chip, decode=decode
+        )
     _draw_slots(drawing, model, strip + 4, x, chip)
     return drawing
 
@@ -112,11 +120,10 @@ def _draw_lane(
     for row, start, tokens in ((0, lane.position, upper), (1, lane.position + 1, lower)):
         for i, (token, kind) in enumerate(tokens):
             left, top = x(start + i), y + row * CHIP_HEIGHT
-            box = (left + 1, top + 1, chip - 2, CHIP_HEIGHT - 2)
-            drawing.rect(*box, rx=2, **LOOKS[kind])
+            drawing.rect(left + 1, top + 1, chip - 2, CHIP_HEIGHT - 2, rx=2, **LOOKS[kind])
             drawing.place((lane.step, start + i), left, y, chip, 2 * CHIP_HEIGHT)
             if kind == "rejected":
-                drawing.hatch(*box)
+                drawing.hatch(left + 1, top + 1, chip - 2, CHIP_HEIGHT - 2)
             label = token_label(token, decode, max(1, int((chip - 4) / (11 * MONO_EM))))
             drawing.text(
                 left + chip / 2, top + 14, label, chip - 4, kind == "rejected", font_size=11,
@@ -134,11 +141,13 @@ def _draw_slots(
     for position in model.positions:
         if position >= len(model.block_ids) * size:
             continue
-        box = (x(position) + 1, y + 1, chip - 2, CHIP_HEIGHT - 2)
-        times, right = model.num_writes[position], position < model.num_right
-        drawing.rect(*box, fill=LOOKS["known"]["fill"] if times and right else PAPER, stroke=LINE)
+        left = x(position) + 1
+        times = model.num_writes[position]
+        right = position < model.num_right
+        fill = LOOKS["known"]["fill"] if times and right else PAPER
+        drawing.rect(left, y + 1, chip - 2, CHIP_HEIGHT - 2, fill=fill, stroke=LINE)
         if times and not right:
-            drawing.hatch(*box)
+            drawing.hatch(left, y + 1, chip - 2, CHIP_HEIGHT - 2)
         if times:
             middle = {"font_size": 11, "text_anchor": "middle"}
             drawing.text(x(position) + chip / 2, y + 15, f"{times}×", halo=True, **middle)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from minivllm.lab.viz.draw import tiles as look
+from minivllm.lab.viz.blocks import tiles as look
+from minivllm.lab.viz.blocks.pool import Edge, Pool, draw_map, draw_tile, map_legend, tile_size
+from minivllm.lab.viz.blocks.snapshot import take_snapshot
 from minivllm.lab.viz.draw.claim import Mark
 from minivllm.lab.viz.draw.figure import Figure, finish
 from minivllm.lab.viz.draw.layout import HEADER_HEIGHT, MARGIN, MAX_WIDTH, sheet
 from minivllm.lab.viz.draw.palette import GREY, PAPER, Owner
-from minivllm.lab.viz.draw.pool import Edge, Pool, draw_map, draw_tile, map_legend, tile_size
 from minivllm.lab.viz.draw.svg import SANS_EM, Drawing
 from minivllm.lab.viz.draw.wording import shorten
 from minivllm.lab.viz.model.filmstrip_model import (
@@ -23,7 +24,6 @@ from minivllm.lab.viz.model.filmstrip_model import (
     plan_of,
     strip_text,
 )
-from minivllm.lab.viz.model.snapshot import take_snapshot
 from minivllm.lab.viz.model.timeline_model import read_history
 from minivllm.trace import Trace
 from minivllm.utils.math_utils import cdiv
@@ -31,11 +31,15 @@ from minivllm.utils.validation import check
 
 MOST_STEPS = 12
 SLOT_WIDTH = 12
-GAP, FRAME_GAP = 6, 26
+GAP = 6
+FRAME_GAP = 26
 CAPTION = 40
 MAX_MARKED = 60  # changed squares of a map; more would hide what is below
-CHIP_WIDTH, CHIP_HEIGHT, HOST = 26, 18, 54
-MAP_COLUMNS, MAP_CELL = 40, 6
+CHIP_WIDTH = 26
+CHIP_HEIGHT = 18
+HOST = 54
+MAP_COLUMNS = 40
+MAP_CELL = 6
 
 
 def filmstrip(
@@ -65,7 +69,8 @@ def filmstrip(
     frames = []
     for step in steps:
         pool = Pool.of(trace, take_snapshot(trace, step, after), whole=False)
-        changed, host = changed_blocks(trace, step, after), host_blocks(trace, step, after)
+        changed = changed_blocks(trace, step, after)
+        host = host_blocks(trace, step, after)
         frames.append(FilmFrame(step, plan_of(history, step), pool, *changed, host))
     strip = FilmstripModel(frames, after)
     return finish(_drawing(strip), strip_text(strip), title, mark)
@@ -89,7 +94,8 @@ class _Sizes:
     def of(cls, strip: FilmstripModel) -> _Sizes:
         pool = strip.frames[0].pool
         if strip.as_map:
-            columns, tile = MAP_COLUMNS, (MAP_CELL, MAP_CELL)
+            columns = MAP_COLUMNS
+            tile = (MAP_CELL, MAP_CELL)
             pool_width = min(columns, pool.num_drawn) * MAP_CELL
             pool_height = cdiv(pool.num_drawn, columns) * MAP_CELL
         else:
@@ -100,7 +106,8 @@ class _Sizes:
             tile = tile_size(pool, SLOT_WIDTH)
             pool_width = columns * (tile[0] + GAP) - GAP
             pool_height = cdiv(pool.num_drawn, columns) * (tile[1] + GAP) - GAP
-        lines = width = 0
+        lines = 0
+        width = 0
         hosts = strip.num_host_blocks
         host_height = HOST if hosts else 0
         if strip.with_tables:
@@ -110,7 +117,14 @@ class _Sizes:
         height = CAPTION + pool_height + host_height
         height += 12 + lines * (CHIP_HEIGHT + 5) if lines else 0
         width = max(pool_width, width, 30 + hosts * (CHIP_WIDTH + 3))
-        return cls(columns, tile, pool_width, pool_height, width, height)
+        return cls(
+            columns,
+            tile,
+            pool_width=pool_width,
+            pool_height=pool_height,
+            width=width,
+            height=height,
+        )
 
     @property
     def frames_in_a_line(self) -> int:
@@ -123,7 +137,9 @@ def _drawing(strip: FilmstripModel) -> Drawing:
     lines = cdiv(len(strip.frames), columns)
     right = MARGIN + columns * (sizes.width + FRAME_GAP) - FRAME_GAP
     bottom = HEADER_HEIGHT + lines * (sizes.height + FRAME_GAP)
-    drawing = sheet(strip.title, strip.facts, strip.alt, right, bottom, _legend(strip))
+    drawing = sheet(
+        strip.title, strip.facts, strip.alt, right=right, bottom=bottom, legend=_legend(strip)
+    )
     for index, frame in enumerate(strip.frames):
         line, column = divmod(index, columns)
         x = MARGIN + column * (sizes.width + FRAME_GAP)
@@ -131,7 +147,7 @@ def _drawing(strip: FilmstripModel) -> Drawing:
         drawing.text(x, y + 14, f"step {frame.step}", font_size=13, font_weight="bold")
         plan = shorten(frame.plan, int(sizes.width / (11 * SANS_EM)))
         drawing.text(x, y + 30, plan, sizes.width, fill=GREY, font_size=11)
-        _draw_pool(drawing, strip, frame, sizes, x, y + CAPTION)
+        _draw_pool(drawing, strip, frame, sizes=sizes, x=x, y=y + CAPTION)
         y += CAPTION + sizes.pool_height + 12
         if strip.num_host_blocks:
             _draw_host(drawing, frame, x, y + HOST - CHIP_HEIGHT - 12)
@@ -146,15 +162,27 @@ def _draw_pool(
 ) -> None:
     if strip.as_map:
         edges = _edges(frame) if len(frame.changed) <= MAX_MARKED else {}
-        draw_map(drawing, frame.pool, x, y, sizes.columns, MAP_CELL, edges, (frame.step,))
+        draw_map(
+            drawing,
+            frame.pool,
+            x=x,
+            y=y,
+            columns=sizes.columns,
+            cell=MAP_CELL,
+            edges=edges,
+            key=(frame.step,),
+        )
         return
-    (width, height), edges = sizes.tile, _edges(frame)
+    width, height = sizes.tile
+    edges = _edges(frame)
     with drawing.group(fill=GREY, font_size=11):
         for block_id in range(frame.pool.num_drawn):
             line, column = divmod(block_id, sizes.columns)
-            box = (x + column * (width + GAP), y + line * (height + GAP), width, height)
-            draw_tile(drawing, frame.pool, block_id, box, edges.get(block_id), plain=True)
-            drawing.place((frame.step, block_id), *box)
+            left = x + column * (width + GAP)
+            top = y + line * (height + GAP)
+            box = (left, top, width, height)
+            draw_tile(drawing, frame.pool, block_id, box=box, edge=edges.get(block_id), plain=True)
+            drawing.place((frame.step, block_id), left, top, width, height)
 
 
 def _edges(frame: FilmFrame) -> dict[int, Edge]:
@@ -167,17 +195,20 @@ def _draw_host(drawing: Drawing, frame: FilmFrame, x: float, y: float) -> None:
     drawing.text(x, y + 13, "host" if frame.host else "host: nothing", fill=GREY, font_size=11)
     for index, block in enumerate(frame.host):
         left = x + 30 + index * (CHIP_WIDTH + 3)
-        owner, middle = block.owners[0], left + CHIP_WIDTH / 2
+        owner = block.owners[0]
+        middle = left + CHIP_WIDTH / 2
         edge = look.outline(block.goes_out, owner.edge)
         if block.partner is not None and not block.goes_out:
-            owner, edge = replace(owner, light=PAPER), look.GIVEN_BACK
+            owner = replace(owner, light=PAPER)
+            edge = look.GIVEN_BACK
         letters = " ".join(owner.letter for owner in block.owners)
-        _draw_chip(drawing, owner, letters, left, y, edge, len(block.owners) > 1)
+        _draw_chip(drawing, owner, letters, x=left, y=y, edge=edge, shared=len(block.owners) > 1)
         if block.partner is not None:
             tile = drawing.places[frame.step, block.partner]
             ends = [(tile[0] + tile[2] / 2, tile[1] + tile[3]), (middle, y)]
             (x1, y1), (x2, y2) = ends if block.goes_out else ends[::-1]
-            line, colour = f"M{x1:g} {y1:g}L{x2:g} {y2:g}", block.owners[0].edge
+            line = f"M{x1:g} {y1:g}L{x2:g} {y2:g}"
+            colour = block.owners[0].edge
             drawing.arrow(line, (x2, y2), (x2 - x1, y2 - y1), colour)
 
 
@@ -191,7 +222,15 @@ def _draw_tables(drawing: Drawing, frame: FilmFrame, x: float, y: float) -> None
         for block in table.blocks:
             left = x + 30 + block.logical * (CHIP_WIDTH + 3)
             edge = look.outline(block.block_id in frame.got, block.owner.edge)
-            _draw_chip(drawing, block.owner, block.block_id, left, y, edge, block.ref_count > 1)
+            _draw_chip(
+                drawing,
+                block.owner,
+                block.block_id,
+                x=left,
+                y=y,
+                edge=edge,
+                shared=block.ref_count > 1,
+            )
         y += CHIP_HEIGHT + 5
 
 

@@ -18,8 +18,11 @@ from minivllm.trace import Trace
 from minivllm.trace.records import RequestAdded, Sampled, Scheduled
 from minivllm.utils.validation import check
 
-ROW, HEAD, GAP = 22, 22, 10  # heights of a lane, of a run's name, and below a run
-MOST_LANES, MOST_STEPS = 24, 90  # of a run; a crowd is for ``timeline``
+ROW = 22  # height of a lane
+HEAD = 22  # of a run's name
+GAP = 10  # below a run
+MOST_LANES = 24  # of a run; a crowd is for ``timeline``
+MOST_STEPS = 90
 KINDS = {"waiting": "░", "prefill": "█", "decode": "•"}
 LOOKS = {"waiting": "waits", "prefill": "prefill", "decode": "decode"}
 
@@ -93,7 +96,8 @@ def lanes(
 
 
 def _read(name: str, trace: Trace, arrivals: Mapping[str, int]) -> Run:
-    owners, came = owners_of(trace), {}
+    owners = owners_of(trace)
+    came = {}
     kinds: dict[str, dict[int, str]] = {}
     first: dict[str, int] = {}
     for record in trace.of(RequestAdded, Scheduled, Sampled):
@@ -118,14 +122,15 @@ def _read(name: str, trace: Trace, arrivals: Mapping[str, int]) -> Run:
 
 def _drawing(runs: list[Run], alt: str) -> Drawing:
     axis = StepAxis(0, max(run.last for run in runs))
-    title, most = "Lanes", max(len(run.lanes) for run in runs)
+    title = "Lanes"
+    most = max(len(run.lanes) for run in runs)
     facts = f"{count(len(runs), 'run')} of {count(most, 'request')} · a black bar is the end of one"
     heights = [HEAD + ROW * len(run.lanes) + GAP for run in runs]
     bottom = TOP + sum(heights)
     legend = [
         (box_swatch(kind == "waiting", **_look(kind, NOBODY)), text) for kind, text in LOOKS.items()
     ]
-    drawing = sheet(title, facts, alt, axis.right, bottom, legend)
+    drawing = sheet(title, facts, alt, right=axis.right, bottom=bottom, legend=legend)
     axis.draw(drawing, bottom - GAP)
     y = TOP
     for run, height in zip(runs, heights, strict=True):
@@ -145,13 +150,13 @@ def _draw_lane(drawing: Drawing, lane: Lane, axis: StepAxis, y: float) -> None:
     owner = lane.owner
     draw_name(drawing, owner, y + 16, 13)
     for kind, start, last in lane.spans():
-        x = axis.x(start)
-        box = (x + 1, y + 2, axis.x(last + 1) - x - 2, ROW - 4)
+        left = axis.x(start) + 1
+        width = axis.x(last + 1) - axis.x(start) - 2
         steps = f"step {start}" if start == last else f"steps {start} to {last}"
         tooltip = f"{owner.letter}, {steps}: {LOOKS[kind]}"
-        drawing.rect(*box, tooltip, rx=2, **_look(kind, owner))
+        drawing.rect(left, y + 2, width, ROW - 4, tooltip, rx=2, **_look(kind, owner))
         if kind == "waiting":
-            drawing.hatch(*box)
+            drawing.hatch(left, y + 2, width, ROW - 4)
     drawing.rect(axis.x(lane.last + 1) - 4, y, 4, ROW, f"{owner.letter} is done", fill=INK)
 
 

@@ -97,7 +97,7 @@ def latency(
     units = {run.unit for run in read}
     check(len(units) == 1, "runs", sorted(units), "all in the same unit; choose clock='seconds'")
     figure, panels = _draw_latency(read)
-    return plot(figure, _alt(read), _text(read), title, mark, panels)
+    return plot(figure, _alt(read), _text(read), title=title, mark=mark, panels=panels)
 
 
 def read_latencies(source: Source, clock: str = "steps", name: str = "") -> Latencies:
@@ -120,7 +120,8 @@ def read_latencies(source: Source, clock: str = "steps", name: str = "") -> Late
                 arrival[seq_id] = times.arrival(record)
                 prompt[seq_id] = len(prompt_token_ids)
             case Forked(_, seq_id, child_id):
-                arrival[child_id], prompt[child_id] = arrival[seq_id], prompt[seq_id]
+                arrival[child_id] = arrival[seq_id]
+                prompt[child_id] = prompt[seq_id]
             case Scheduled(_, seq_id, "new", num_computed_tokens):
                 cached[seq_id] = num_computed_tokens
             case Sampled(step, seq_id):
@@ -204,7 +205,8 @@ def _draw_spans(axes: Axes, run: Latencies) -> None:
     axes.grid(axis="y", visible=False)
     spans = run.spans[:MAX_SPANS]
     rows = range(len(spans))
-    few, scale = len(spans) <= 60, run.scale
+    few = len(spans) <= 60
+    scale = run.scale
     starts = [span.arrival_time * scale for span in spans]
     waits = [span.ttft * scale for span in spans]
     firsts = [span.first_token_time * scale for span in spans]

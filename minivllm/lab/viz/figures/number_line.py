@@ -13,7 +13,13 @@ from minivllm.lab.viz.draw.svg import Drawing
 from minivllm.lab.viz.draw.wording import as_drawn, count, pad
 from minivllm.utils.validation import check, is_number
 
-NAMES, LENGTH, ERRORS, ROW, TICK, DOT = 134, 420, 96, 38, 14, 7  # pixels
+# Sizes in pixels.
+NAMES = 134
+LENGTH = 420
+ERRORS = 96
+ROW = 38
+TICK = 14
+DOT = 7
 LEFT = MARGIN + NAMES
 
 
@@ -58,9 +64,9 @@ def number_line(
     alt = f"{head}: {facts}. {'; '.join(f'{name}: {words}' for name, words in told.items())}."
     bottom = HEADER_HEIGHT + ROW * (1 + len(grids)) + 18
     drawing = sheet(head, facts, alt, MARGIN + NAMES + LENGTH + ERRORS, bottom)
-    _draw_line(drawing, 0, f"{what}s", [], values, ends)
+    _draw_line(drawing, 0, f"{what}s", ticks=[], dots=values, ends=ends)
     for index, name in enumerate(grids, 1):
-        y = _draw_line(drawing, index, name, inside[name], nearest[name], ends)
+        y = _draw_line(drawing, index, name, ticks=inside[name], dots=nearest[name], ends=ends)
         drawing.text(LEFT + LENGTH + 12, y + 4, f"error {errors[name]:.4f}", fill=GREY)
     width = max(map(len, grids)) + 2
     lines = [head, facts, *(f"{pad(name, width)}{words}" for name, words in told.items())]
@@ -78,7 +84,8 @@ def _draw_line(
     ends: tuple[float, float],
 ) -> float:  # fmt: skip
     """Draw a line with its ticks and dots; returns its height on the paper."""
-    y, scale = HEADER_HEIGHT + 28 + ROW * index, LENGTH / (ends[1] - ends[0])
+    y = HEADER_HEIGHT + 28 + ROW * index
+    scale = LENGTH / (ends[1] - ends[0])
     drawing.text(MARGIN, y + 4, name, NAMES - 8, font_weight="bold")
     drawing.path(f"M{LEFT:g} {y:g}H{LEFT + LENGTH:g}", stroke=LINE)
     for tick in ticks:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from minivllm.lab.viz.draw import tiles as look
+from minivllm.lab.viz.blocks import tiles as look
 from minivllm.lab.viz.draw.claim import Mark
 from minivllm.lab.viz.draw.figure import Figure, finish
 from minivllm.lab.viz.draw.layout import HEADER_HEIGHT, MARGIN, Swatch, box_swatch, sheet
@@ -16,8 +16,10 @@ from minivllm.lab.viz.model.prefix_model import Branch, Node, PrefixTree, fold, 
 from minivllm.trace import Trace
 from minivllm.utils.validation import check
 
-BOX_WIDTH, BOX_HEIGHT = 128, 60
-GAP_X, GAP_Y = 20, 12
+BOX_WIDTH = 128
+BOX_HEIGHT = 60
+GAP_X = 20
+GAP_Y = 12
 NOTE_HEIGHT = 38  # of a count of hidden branches
 ROOT_WIDTH = 34
 EVICTED = {"stroke": LINE, "stroke_dasharray": "6 4"}
@@ -73,7 +75,8 @@ class _Picture:
 
     @property
     def facts(self) -> str:
-        nodes, tree = self.tree.nodes.values(), self.tree
+        nodes = self.tree.nodes.values()
+        tree = self.tree
         hits = sum(len(node.hit_by) for node in nodes)
         parts = [
             f"{count(len(nodes), 'full block')} seen",
@@ -94,7 +97,8 @@ class _Picture:
 
     def where(self, box: Branch) -> str:
         """ "block 3 ×2", "4 blocks, evicted"."""
-        node, number = box.nodes[0], len(box.nodes)
+        node = box.nodes[0]
+        number = len(box.nodes)
         times = f" ×{node.ref_count}" if node.ref_count > 1 else ""
         if number > 1:
             return f"{number} blocks{times}" if node.block_ids else f"{number} evicted"
@@ -141,8 +145,14 @@ def _changed(node: Node) -> bool:
 def _drawing(picture: _Picture) -> Drawing:
     root = picture.root
     deepest = max(box.depth + bool(box.num_hidden_blocks) for box in root.walk())
-    words, right = (picture.title, picture.facts, picture.alt), _x(deepest) + BOX_WIDTH
-    drawing = sheet(*words, right, HEADER_HEIGHT + _height(root), _legend(picture))
+    drawing = sheet(
+        picture.title,
+        picture.facts,
+        picture.alt,
+        right=_x(deepest) + BOX_WIDTH,
+        bottom=HEADER_HEIGHT + _height(root),
+        legend=_legend(picture),
+    )
     y = HEADER_HEIGHT
     drawing.rect(MARGIN, y, ROOT_WIDTH, BOX_HEIGHT, rx=4, fill="#eeeeee", stroke=LINE)
     with drawing.group(font_size=11, fill=GREY, text_anchor="middle"):
@@ -165,7 +175,8 @@ def _draw_children(
     drawing: Drawing, picture: _Picture, box: Branch, right: float, y: float
 ) -> None:
     """A box's children to its right, the first beside it, and lines that lead to them."""
-    start, middle = y + BOX_HEIGHT / 2, right + GAP_X / 2
+    start = y + BOX_HEIGHT / 2
+    middle = right + GAP_X / 2
     line = {"fill": "none", "stroke": GREY, "stroke_width": 1.3}
     for child in box.children:
         end = y + BOX_HEIGHT / 2
@@ -206,7 +217,8 @@ def _draw_box(drawing: Drawing, picture: _Picture, box: Branch, x: float, y: flo
     if node.ref_count > 1:
         drawing.hatch(x + 2, y + 2, 8, height - 4)
         left += 7
-    room, ink = x + width - 5 - left, GREY if node.state == "evicted" else INK
+    room = x + width - 5 - left
+    ink = GREY if node.state == "evicted" else INK
     digest = box.nodes[0].name.hex()[:4] if len(node.name) == 32 else ""  # not before the trace
     name_room = room - text_width(digest, 11, mono=True) - 3
     drawing.text(left, y + 15, picture.where(box), name_room, font_weight="bold", fill=ink)

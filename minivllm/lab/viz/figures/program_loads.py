@@ -11,7 +11,8 @@ from minivllm.lab.viz.draw.palette import GREY, OKABE_ITO
 from minivllm.lab.viz.draw.svg import text_width
 from minivllm.utils.validation import check
 
-BOX_WIDTH, LINE_HEIGHT = 34, 20
+BOX_WIDTH = 34
+LINE_HEIGHT = 20
 
 
 def program_loads(

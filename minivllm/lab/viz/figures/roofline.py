@@ -72,9 +72,18 @@ def _read(machine: Hardware, series: str, label: str, point: Point) -> _Spot:
     numbers = tuple(point) if isinstance(point, (tuple, list)) else (point,)
     ok = len(numbers) in (1, 2) and all(is_number(n) and n > 0 for n in numbers)
     check(ok, f"points[{series!r}][{label!r}]", point, "one or two finite numbers above 0")
-    intensity, roof = numbers[0], machine.attainable(numbers[0])
+    intensity = numbers[0]
+    roof = machine.attainable(numbers[0])
     bound = "bandwidth" if intensity < machine.ridge else "arithmetic"
-    return _Spot(series, label, intensity, (*numbers, roof)[1], roof, len(numbers) == 2, bound)
+    return _Spot(
+        series,
+        label,
+        intensity,
+        rate=(*numbers, roof)[1],
+        roof=roof,
+        measured=len(numbers) == 2,
+        bound=bound,
+    )
 
 
 def _draw(roofs: list[Hardware], spots: list[_Spot]) -> Figure:
@@ -143,8 +152,14 @@ def _draw_series(axes: Axes, spots: list[_Spot], index: int) -> None:
     colour = OKABE_ITO[(3 - index) % len(OKABE_ITO)]
     for spot in spots:
         if spot.measured:
-            axes.vlines(spot.intensity, *sorted((spot.rate, spot.roof)), color=colour,
-                        linewidth=0.8, linestyle=":")  # fmt: skip
+            axes.vlines(
+                spot.intensity,
+                min(spot.rate, spot.roof),
+                max(spot.rate, spot.roof),
+                color=colour,
+                linewidth=0.8,
+                linestyle=":",
+            )
         axes.plot(
             spot.intensity, spot.rate, linestyle="none", marker=MARKERS[index % len(MARKERS)],
             color=colour, markerfacecolor=colour if spot.measured else "white", zorder=3,

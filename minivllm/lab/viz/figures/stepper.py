@@ -26,7 +26,8 @@ from minivllm.trace import Trace
 
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 MAX_NAMED = 24  # in a queue
-LINE_HEIGHT, GAP = 18, 6  # of the words
+LINE_HEIGHT = 18  # of the words
+GAP = 6
 STEP_WIDTH = 64  # of "step 12" before the words
 
 
@@ -67,8 +68,10 @@ class Stepper:
         self, widgets: ModuleType, trace: Trace, all_frames: list[StepFrame],
         decode: Callable[[int], str] | None, still: Figure,
     ):  # fmt: skip
-        self.trace, self.decode = trace, decode
-        self.frames, self.still = all_frames, still
+        self.trace = trace
+        self.decode = decode
+        self.frames = all_frames
+        self.still = still
         self._letters = {seq_id: owner.letter for seq_id, owner in owners_of(trace).items()}
         last = len(self.frames) - 1
         self.play = widgets.Play(min=0, max=last, interval=900)
@@ -77,7 +80,8 @@ class Stepper:
         narrow = {"width": "3em"}
         self.back = widgets.Button(description="◀", tooltip="one step back", layout=narrow)
         self.forward = widgets.Button(description="▶", tooltip="one step forward", layout=narrow)
-        self.words, self.picture = widgets.HTML(), widgets.HTML()
+        self.words = widgets.HTML()
+        self.picture = widgets.HTML()
         controls = widgets.HBox([self.play, self.back, self.forward, self.slider])
         self.box = widgets.VBox([controls, self.words, self.picture])
         widgets.jslink((self.play, "value"), (self.slider, "value"))
@@ -136,7 +140,8 @@ def _still(
 
 def _draw_words(strip: Figure, told: list[StepFrame]) -> str:
     root = ET.fromstring(strip.svg)
-    width, height = float(root.get("width")), float(root.get("height"))
+    width = float(root.get("width"))
+    height = float(root.get("height"))
     room = width - 2 * MARGIN - STEP_WIDTH
     lines = [(frame.step, wrapped(frame.words, room)) for frame in told]
     num_lines = sum(len(sentences) for _, sentences in lines)

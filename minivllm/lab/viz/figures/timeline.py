@@ -114,7 +114,8 @@ def _window(
     end = max(history.steps)
     first = trace.first_step if first is None else first
     last = end if last is None else last
-    begin, allowed = trace.first_step, f"between {trace.first_step} and {end}"
+    begin = trace.first_step
+    allowed = f"between {trace.first_step} and {end}"
     check(is_int(first) and begin <= first <= end, "first", first, allowed)
     check(is_int(last) and first <= last <= end, "last", last, f"between first and {end}")
     return TimelineWindow.of(history, first, last, step_milliseconds(trace, history, clock))
@@ -136,9 +137,12 @@ def _drawing(runs: Mapping[str, Rows], tops: Sequence[int | None], alt: str) -> 
     """Runs below each other; ``tops`` are the values at the full height of each lane."""
     window = next(iter(runs.values())).window
     widest = max((rows.axis for rows in runs.values()), key=lambda axis: axis.right)
-    title, facts, head = window.title, window.facts, 0
+    title = window.title
+    facts = window.facts
+    head = 0
     if "" not in runs:
-        title, head = "Timelines with one scale", HEAD
+        title = "Timelines with one scale"
+        head = HEAD
         facts = " · ".join(f"{name}: {len(r.window.steps)} steps" for name, r in runs.items())
         facts += _ratio([sum(rows.window.lanes[0][2]) for rows in runs.values()])
     preempted = any(cell.preempted for rows in runs.values() for cell in rows.window.cells)
@@ -151,7 +155,8 @@ def _drawing(runs: Mapping[str, Rows], tops: Sequence[int | None], alt: str) -> 
     heights = {name: head + _height(rows) for name, rows in runs.items()}
     bottom = TOP + sum(heights.values())
     drawing = sheet(
-        title, facts, alt, max(widest.right, *heads, 0), bottom, list(entries.values()),
+        title, facts, alt,
+        right=max(widest.right, *heads, 0), bottom=bottom, legend=list(entries.values()),
         # where a page finds the column of a step
         data_first=window.first, data_x=widest.x(window.first), data_step=widest.cell,
         data_top=float(TOP), data_bottom=float(bottom - LANE_GAP),
@@ -190,7 +195,8 @@ def _height(rows: Rows) -> float:
 
 def _draw_run(drawing: Drawing, rows: Rows, tops: Sequence[int | None]) -> None:
     """All but the axis."""
-    window, axis = rows.window, rows.axis
+    window = rows.window
+    axis = rows.axis
     rows.draw(drawing)
     if window.footnote:
         drawing.text(MARGIN, rows.bottom + 14, window.footnote, fill=GREY)
@@ -206,7 +212,8 @@ def _draw_draft_lane(drawing: Drawing, axis: StepAxis, window: TimelineWindow, y
     """Bars of a step's drafts, hatched, and in front of them those that were accepted."""
     drafted = [step.num_drafts for step in window.steps]
     accepted = [step.num_accepted for step in window.steps]
-    scale, bottom = LANE_HEIGHT / max(drafted), y + LANE_HEIGHT
+    scale = LANE_HEIGHT / max(drafted)
+    bottom = y + LANE_HEIGHT
     drawing.text(MARGIN, y + 14, "drafts", font_weight="bold")
     with drawing.group(fill=GREY, font_size=11):
         drawing.text(MARGIN, y + 28, "grey: accepted")

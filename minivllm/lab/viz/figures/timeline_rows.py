@@ -33,7 +33,8 @@ class Rows:
     """
 
     def __init__(self, window: TimelineWindow, axis: StepAxis):
-        self.window, self.axis = window, axis
+        self.window = window
+        self.axis = axis
         heights = ((16, 24), (40, 16), (80, 12), (10**9, 4))
         self.height = next(height for most, height in heights if len(window.rows) <= most)
         self.runs = [list(self._runs(cells)) for _, cells in window.rows]
@@ -50,9 +51,10 @@ class Rows:
 
     def draw(self, drawing: Drawing) -> None:
         for row, (owner, _) in enumerate(self.window.rows):
+            y = TOP + row * self.height
             for step in range(self.window.first, self.window.last + 1):
-                box = (self.axis.x(step), TOP + row * self.height, self.axis.width(step))
-                drawing.place((owner.letter, step), *box, self.height)
+                key = (owner.letter, step)
+                drawing.place(key, self.axis.x(step), y, self.axis.width(step), self.height)
         if self.num_runs <= MAX_CELLS:
             self._draw_cells(drawing)
         else:
@@ -98,23 +100,26 @@ class Rows:
 
     def _draw_run(self, drawing: Drawing, owner: Owner, run: Run, y: float) -> None:
         start, stop, cell = run
-        box, steps = self._box(run, y), span(start, stop - 1)
+        left, top, width, height = self._box(run, y)
+        steps = span(start, stop - 1)
         fill, stroke = _look(cell.kind, owner)
         tooltip = f"{owner.letter}, {'step' if steps.isdigit() else 'steps'} {steps}: {cell.kind}"
         if self.axis.separate and cell.num_tokens:
             tooltip += f" of {count(cell.num_tokens, 'token')} from position {cell.start}"
             if cell.kind == "verify":
                 tooltip += f", {count(cell.num_accepted, 'draft')} accepted"
-        drawing.rect(*box, tooltip, rx=2 * self.axis.separate, fill=fill, stroke=stroke)
+        radius = 2 * self.axis.separate
+        drawing.rect(left, top, width, height, tooltip, rx=radius, fill=fill, stroke=stroke)
         if cell.kind == "waiting" and not (cell.preempted and self.axis.separate):
-            drawing.hatch(*box)
+            drawing.hatch(left, top, width, height)
         if label := self._label(owner, start, cell):
             bold = {"fill": owner.ink, "font_weight": "bold"} if cell.kind == "prefill" else {}
             middle = (self.axis.x(start) + self.axis.x(stop)) / 2
             drawing.text(middle, y + self.height / 2 + 4, label, **bold)
 
     def _draw_events(self, drawing: Drawing, cell: Cell, step: int, y: float) -> None:
-        x, right = self.axis.x(step), self.axis.x(step + 1)
+        x = self.axis.x(step)
+        right = self.axis.x(step + 1)
         if cell.preempted:
             size = min(18, max(11, self.height))
             draw_cross(drawing, (x + right) / 2, y + self.height / 2, size)
@@ -141,7 +146,10 @@ class Rows:
 
     def _draw_paths(self, drawing: Drawing) -> None:
         """One path for all cells that look the same: a tenth of the bytes."""
-        looks, waits, ends, crosses = defaultdict(list), [], [], []
+        looks = defaultdict(list)
+        waits = []
+        ends = []
+        crosses = []
         y = TOP
         for (owner, cells), runs in zip(self.window.rows, self.runs, strict=True):
             self._draw_name(drawing, owner, y)
@@ -209,7 +217,8 @@ class Rows:
             "waiting": "waiting",
         }
         if self.thin:
-            meanings["prefill"], meanings["decode"] = "thick: prefill", "thin: decode"
+            meanings["prefill"] = "thick: prefill"
+            meanings["decode"] = "thin: decode"
             meanings["verify"] = "between: decode with drafts"
         entries = [
             (_swatch(kind, self.thin), text) for kind, text in meanings.items() if kind in kinds

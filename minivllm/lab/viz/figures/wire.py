@@ -15,7 +15,13 @@ from minivllm.lab.viz.draw.svg import Drawing
 from minivllm.lab.viz.draw.wording import pad
 from minivllm.utils.validation import check
 
-ROW, BAR, NAMES, COUNTS, BYTES = 28, 18, 70, 120, 560  # pixels; BYTES is the longest read
+# Sizes in pixels.
+ROW = 28
+BAR = 18
+NAMES = 70
+COUNTS = 120
+BYTES = 560  # of the longest read
+
 MOST_READS = 24
 PARTS = {  # by name: its colour, and what a legend says of it
     "head": ("#6e6e6e", "head of the answer"),
@@ -82,16 +88,16 @@ def _svg(rows: Mapping[str, list[tuple[str, int]]], facts: str, alt: str) -> Dra
     used = [kind for kind in PARTS if any(kind in _sizes(parts) for parts in rows.values())]
     legend = [(box_swatch(fill=PARTS[kind][0], stroke=LINE), PARTS[kind][1]) for kind in used]
     bottom = HEADER_HEIGHT + ROW * len(rows) + 8
-    drawing = sheet(name, facts, alt, left + BYTES + COUNTS, bottom, legend)
+    drawing = sheet(name, facts, alt, right=left + BYTES + COUNTS, bottom=bottom, legend=legend)
     for row, (label, parts) in enumerate(rows.items()):
         y, x = HEADER_HEIGHT + ROW * row, float(left)
         drawing.text(left - 8, y + 13, label, text_anchor="end")
         for kind, size in parts:
-            box = (x, y, size * scale, BAR)
-            drawing.rect(*box, f"{kind}: {size} bytes", fill=PARTS[kind][0])
+            width = size * scale
+            drawing.rect(x, y, width, BAR, f"{kind}: {size} bytes", fill=PARTS[kind][0])
             if (label, kind) not in drawing.places:
-                drawing.place((label, kind), *box)
-            x += size * scale
+                drawing.place((label, kind), x, y, width, BAR)
+            x += width
         drawing.rect(left, y, x - left, BAR, fill="none", stroke=LINE)
         sizes = _sizes(parts)
         counts = f"{sizes.total()} bytes" + (f", {sizes['text']} text" if sizes["text"] else "")

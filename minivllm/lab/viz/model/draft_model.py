@@ -79,14 +79,16 @@ def read_draft_lanes(
     """The lanes of one sequence; arguments and errors as of ``draft_lanes``."""
     check(trace.num_steps > 0, "trace", trace, "of an engine that has run at least one step")
     end = trace.num_steps - 1
-    first, last = 0 if first is None else first, end if last is None else last
+    first = 0 if first is None else first
+    last = end if last is None else last
     check(0 <= first <= last <= end, "steps", (first, last), f"first and last, from 0 to {end}")
     owners = owners_of(trace)
     seq_id = next(iter(owners)) if seq_id is None else seq_id
     check(seq_id in owners, "seq_id", seq_id, f"one of {', '.join(owners)}")
     lanes: dict[int, DraftLane] = {}
     writes: Counter = Counter()
-    num_right, block_ids = 0, []
+    num_right = 0
+    block_ids = []
     state = trace.beginning()
     for record in trace.records:
         state.apply(record)
@@ -102,11 +104,17 @@ def read_draft_lanes(
                 lanes[record.step] = DraftLane(record.step, len(known) - 1, known[-1])
         elif isinstance(record, Verified):
             lane = lanes[record.step]
-            lane.drafts, lane.num_accepted = record.draft_token_ids, record.num_accepted
+            lane.drafts = record.draft_token_ids
+            lane.num_accepted = record.num_accepted
             num_right = lane.position + 1 + record.num_accepted
         elif isinstance(record, Sampled):
             lanes[record.step].sampled.append(record.token_id)
     check(lanes, "steps", (first, last), f"some in which {seq_id!r} draws a token")
     return DraftLanes(
-        owners[seq_id], list(lanes.values()), writes, num_right, block_ids, trace.block_size
+        owners[seq_id],
+        list(lanes.values()),
+        writes,
+        num_right=num_right,
+        block_ids=block_ids,
+        block_size=trace.block_size,
     )

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from minivllm.lab.viz.blocks.pool import Pool
+from minivllm.lab.viz.blocks.snapshot import SequenceTable
 from minivllm.lab.viz.draw.palette import Owner, owners_of
-from minivllm.lab.viz.draw.pool import Pool
 from minivllm.lab.viz.draw.wording import count, shorten
-from minivllm.lab.viz.model.snapshot import SequenceTable
 from minivllm.lab.viz.model.timeline_model import Cell, History
 from minivllm.trace import Trace
 from minivllm.trace.records import (
@@ -105,8 +105,10 @@ class FilmstripModel:
 
 def eventful_steps(trace: Trace) -> list[int]:
     """Steps in which blocks changed hands, the first and the last of them included."""
-    kinds = (BlocksAllocated, BlocksShared, BlockCopied, Forked, Preempted, SwappedOut, SwappedIn)
-    steps = sorted({record.step for record in trace.of(*kinds)})
+    events = trace.of(
+        BlocksAllocated, BlocksShared, BlockCopied, Forked, Preempted, SwappedOut, SwappedIn
+    )
+    steps = sorted({record.step for record in events})
     if len(steps) > USUAL_STEPS:
         last = len(steps) - 1
         steps = [steps[i * last // (USUAL_STEPS - 1)] for i in range(USUAL_STEPS)]
@@ -115,9 +117,11 @@ def eventful_steps(trace: Trace) -> list[int]:
 
 def plan_of(history: History, step: int) -> str:
     """Plan of a step: how many tokens each computes, and which give way."""
-    told, decoding = [], []
+    told = []
+    decoding = []
     for seq_id, row in history.rows.items():
-        cell, letter = row.get(step, Cell()), history.owners[seq_id].letter
+        cell = row.get(step, Cell())
+        letter = history.owners[seq_id].letter
         if cell.preempted:
             told.append(f"{letter} ×")
         elif cell.kind == "prefill":
@@ -154,7 +158,8 @@ def host_blocks(trace: Trace, step: int, after: str) -> list[HostBlock]:
     held: dict[str, tuple[int, ...]] = {}
     moved: dict[int, tuple[int, bool]] = {}  # by host block, its partner and the direction
     names: dict[int, dict[str, None]] = {}
-    owners, before = owners_of(trace), None
+    owners = owners_of(trace)
+    before = None
     for record in trace.until(step, after) if any(trace.of(SwappedOut)) else ():
         match record:
             case SwappedOut(at, seq_id, ids):

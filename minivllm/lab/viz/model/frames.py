@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from minivllm.lab.viz.draw.palette import Owner, owners_of
 from minivllm.lab.viz.model.narration import Narration
@@ -128,15 +129,18 @@ class StepReader:
     ):
         self.state = state
         self.frame: StepFrame | None = None  # None from a step's beginning until it is planned
-        self._owners, self._decode = owners, decode
-        self._telling, self._before = Narration(owners, decode), ""
+        self._owners = owners
+        self._decode = decode
+        self._telling = Narration(owners, decode)
+        self._before = ""
         self._new: set[tuple[str, int]] = set()  # sequence and block
 
     def read(self, record: Record) -> None:
         """Take one more record."""
         match record:
             case StepStarted():
-                self._before, self.frame = self._told(), None
+                self._before = self._told()
+                self.frame = None
                 self._new.clear()
             case BlocksAllocated(_, seq_id, block_ids) | SwappedIn(_, seq_id, block_ids):
                 self._new.update((seq_id, block_id) for block_id in block_ids)
@@ -144,7 +148,15 @@ class StepReader:
                 self._new.add((seq_id, dst))
             case StepPlanned(step):
                 plan = self._told() or "Nothing is scheduled."
-                self.frame = StepFrame(step, self._before, plan, "", *self._books())
+                self.frame = StepFrame(
+                    step,
+                    self._before,
+                    plan,
+                    result="",
+                    rows=self._rows(),
+                    free=self._free_blocks(),
+                    **queues_of(self.state),
+                )
             case StepEnded() if self.frame is not None:
                 self.frame = replace(self.frame, result=self._told())
         self._telling.note(self.state, record)
@@ -157,15 +169,15 @@ class StepReader:
 
     def _told(self) -> str:
         """Text on the records that were read since the last call."""
-        text, self._telling = self._telling.text(), Narration(self._owners, self._decode)
+        text = self._telling.text()
+        self._telling = Narration(self._owners, self._decode)
         return text
 
     def num_new(self, seq_id: str, block_ids: Iterable[int]) -> int:
         """Number of a sequence's blocks that this step has added."""
         return sum((seq_id, block_id) in self._new for block_id in block_ids)
 
-    def _books(self) -> tuple:
-        """The fields of a frame that come from the state."""
+    def _rows(self) -> tuple[Row, ...]:
         rows = []
         for seq_id, owner in self._owners.items():
             seq = self.state.sequences.get(seq_id)
@@ -174,23 +186,29 @@ class StepReader:
                     Row(
                         owner,
                         len(seq.token_ids),
-                        seq.num_computed_tokens,
-                        seq.num_scheduled_tokens,
-                        tuple(seq.block_ids),
-                        self.num_new(seq_id, seq.block_ids),
+                        num_computed=seq.num_computed_tokens,
+                        num_scheduled=seq.num_scheduled_tokens,
+                        block_ids=tuple(seq.block_ids),
+                        num_new=self.num_new(seq_id, seq.block_ids),
                     )
                 )
-        free = tuple(
+        return tuple(rows)
+
+    def _free_blocks(self) -> tuple[FreeBlock, ...]:
+        """Free blocks that can be found, in the free queue's order."""
+        return tuple(
             FreeBlock(block_id, self._owners[content.seq_id], content.logical, place)
             for place, block_id in enumerate(self.state.free_queue, start=1)
             if (content := self.state.contents.get(block_id)) is not None
             and content.seq_id in self._owners  # of a run that goes on, some are forgotten
         )
-        return tuple(rows), *queues_of(self.state), free
 
 
-def queues_of(state: State) -> tuple:
-    """Queues of a state: running, waiting, swapped out; and the blocks that can be found."""
-    return (
-        tuple(state.running), tuple(state.waiting), tuple(state.swapped), frozenset(state.cached),
-    )  # fmt: skip
+def queues_of(state: State) -> dict[str, Any]:
+    """Fields of a frame: running, waiting, swapped out; and the blocks that can be found."""
+    return {
+        "running": tuple(state.running),
+        "waiting": tuple(state.waiting),
+        "swapped": tuple(state.swapped),
+        "cached": frozenset(state.cached),
+    }

@@ -41,10 +41,12 @@ class LiveRun:
         decode: Callable[[int], str] | None = None,
         called: Callable[[str], str] = str,
     ):
-        self.decode, self._called = decode, called
+        self.decode = decode
+        self._called = called
         self.state = State(-1, num_blocks, block_size)
         self.step = -1  # the last one that has begun
-        self.num_prompt_tokens = self.num_cached_tokens = 0  # asked of the prefix cache, and found
+        self.num_prompt_tokens = 0  # asked of the prefix cache
+        self.num_cached_tokens = 0  # and found there
         self._arrivals = Arrivals()
         self._history = History({}, num_blocks - 1, max_num_batched_tokens)
         self._reader = StepReader(self.state, self._arrivals.owners, decode)
@@ -89,7 +91,7 @@ class LiveRun:
 
         Blocks that it has freed are free; ``num_scheduled`` is what it has computed.
         """
-        told = StepFrame(-1, "", "No step yet.", "", (), *queues_of(self.state))
+        told = StepFrame(-1, "", "No step yet.", result="", rows=(), **queues_of(self.state))
         if self._reader.frame is not None:
             told = self._reader.frame_so_far()
         began = {row.owner.seq_id: row.num_computed for row in told.rows}
@@ -102,10 +104,22 @@ class LiveRun:
                 blocks = tuple(seq.block_ids)
                 num_new = self._reader.num_new(seq_id, blocks)
                 rows.append(
-                    Row(owner, len(seq.token_ids), before, computed - before, blocks, num_new)
+                    Row(
+                        owner,
+                        len(seq.token_ids),
+                        num_computed=before,
+                        num_scheduled=computed - before,
+                        block_ids=blocks,
+                        num_new=num_new,
+                    )
                 )
         return StepFrame(
-            self.step, told.before, told.plan, told.result, tuple(rows), *queues_of(self.state)
+            self.step,
+            told.before,
+            told.plan,
+            result=told.result,
+            rows=tuple(rows),
+            **queues_of(self.state),
         )
 
     def window(self) -> TimelineWindow | None:

@@ -57,7 +57,8 @@ class Narration:
     """
 
     def __init__(self, owners: dict[str, Owner], decode: Callable[[int], str] | None = None):
-        self._owners, self._decode = owners, decode
+        self._owners = owners
+        self._decode = decode
         self._arrivals: list[str] = []
         self._moves: list[str] = []  # preemptions and swaps, in the order they happened
         self._freed: dict[str, Ids] = {}  # and not yet told why
@@ -179,13 +180,15 @@ class Narration:
 
     def _note_scheduled(self, seq: SequenceState, record: Scheduled, block_size: int) -> None:
         """A decode, or which part of what it must catch up with."""
-        name, hit = self._name(seq.seq_id), self._hits.get(seq.seq_id)
+        name = self._name(seq.seq_id)
+        hit = self._hits.get(seq.seq_id)
         did = []
         if record.kind == "resumed" and seq.status == "preempted":
             did.append("is back")
         if hit:
             did.append(f"finds {len(hit) * block_size} tokens cached in {block_list(hit)}")
-        start, num_new = record.num_computed_tokens, record.num_tokens
+        start = record.num_computed_tokens
+        num_new = record.num_tokens
         if num_new == 0:
             did.append("waits for budget")
         elif record.samples and num_new == 1 and start >= seq.num_prompt_tokens:
@@ -249,9 +252,11 @@ def _gives_back(block_ids: Ids) -> str:
 
 def _ends(reason: str, ended: list[tuple[str, Ids]]) -> list[str]:
     """ "B finishes (length) and gives back blocks 2 and 3"; of many, how many and how much."""
-    one, many = ("is aborted", "are aborted")
+    one = "is aborted"
+    many = "are aborted"
     if reason != "abort":
-        one, many = f"finishes ({reason})", f"finish ({reason})"
+        one = f"finishes ({reason})"
+        many = f"finish ({reason})"
     if len(ended) <= MAX_NAMED:
         return [f"{name} {one}{_gives_back(block_ids)}" for name, block_ids in ended]
     num_blocks = sum(len(block_ids) for _, block_ids in ended)

@@ -90,7 +90,8 @@ class _Reader:
     """Builds the tree from the records of a trace."""
 
     def __init__(self, tree: PrefixTree, state: State):
-        self.tree, self.state = tree, state
+        self.tree = tree
+        self.state = state
         self.home: dict[int, Node] = {}  # by block id, what can be found in it
         self.chains: dict[str, list[Node]] = {}  # by sequence, its full blocks
 
@@ -127,7 +128,8 @@ class _Reader:
     def _node(self, name: bytes, seq_id: str, index: int) -> Node:
         """The node of that name, a new one at the end of the sequence's chain if there is none."""
         if name not in self.tree.nodes:
-            chain, size = self.chains[seq_id], self.state.block_size
+            chain = self.chains[seq_id]
+            size = self.state.block_size
             tokens = self.state.sequences[seq_id].token_ids[index * size : (index + 1) * size]
             parent = chain[-1] if chain else self.tree.root
             node = self.tree.nodes[name] = Node(name, parent, tuple(tokens))

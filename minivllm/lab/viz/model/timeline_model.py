@@ -108,14 +108,16 @@ class History:
             case Scheduled(step, seq_id, _, start, num_tokens, samples):
                 again = min(self.reached.get(seq_id, 0), start + num_tokens) - start
                 self.num_recomputed += max(0, again)
-                cell, prompt = self._cell(seq_id, step), state.sequences[seq_id].num_prompt_tokens
+                cell = self._cell(seq_id, step)
+                prompt = state.sequences[seq_id].num_prompt_tokens
                 decode = samples and num_tokens == 1 and start >= prompt
-                cell.kind, cell.start, cell.num_tokens = (
-                    "decode" if decode else "prefill", start, num_tokens,
-                )  # fmt: skip
+                cell.kind = "decode" if decode else "prefill"
+                cell.start = start
+                cell.num_tokens = num_tokens
             case Verified(step, seq_id, drafts, num_accepted):
                 cell = self._cell(seq_id, step)
-                cell.kind, cell.num_accepted = "verify", num_accepted
+                cell.kind = "verify"
+                cell.num_accepted = num_accepted
                 self.steps[step].num_drafts += len(drafts)
                 self.steps[step].num_accepted += num_accepted
             case Sampled(step):
@@ -192,9 +194,14 @@ class TimelineWindow:
                 rows.append((owner, seen))
         steps = [history.steps[step] for step in range(first, last + 1)]
         return cls(
-            first, last, rows, steps, history.max_num_batched_tokens, history.num_usable_blocks,
-            milliseconds and milliseconds[first : last + 1],
-        )  # fmt: skip
+            first,
+            last,
+            rows,
+            steps=steps,
+            max_num_batched_tokens=history.max_num_batched_tokens,
+            num_usable_blocks=history.num_usable_blocks,
+            milliseconds=milliseconds and milliseconds[first : last + 1],
+        )
 
     @property
     def rows(self) -> list[tuple[Owner, dict[int, Cell]]]:

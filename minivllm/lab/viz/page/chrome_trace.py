@@ -28,7 +28,8 @@ from minivllm.trace.records import RequestAdded, StepPlanned, SwappedOut
 from minivllm.trace.state import State
 from minivllm.utils.math_utils import cdiv
 
-ENGINE, REQUESTS = 1, 2  # process ids; those of ranks follow
+ENGINE = 1  # process ids; those of ranks follow
+REQUESTS = 2
 
 
 def save_chrome_trace(trace: Trace, path: str | Path, clock: str = "seconds") -> None:
@@ -68,7 +69,8 @@ class _Writer:
     """Turns a trace into events."""
 
     def __init__(self, trace: Trace, times: Times):
-        self.trace, self.times = trace, times
+        self.trace = trace
+        self.times = times
         self.history: History = read_history(trace)
         self.tids = {seq_id: index for index, seq_id in enumerate(self.history.rows, FIRST_TRACK)}
         self.arrivals = {r.request_id: times.arrival(r) for r in trace.of(RequestAdded)}
@@ -96,14 +98,18 @@ class _Writer:
 
     def _steps(self) -> Iterator[Event]:
         """A slice and the counters for every step, and the counters once more at the end."""
-        times, state = self.times, self.trace.beginning()
+        times = self.times
+        state = self.trace.beginning()
         for record in self.trace.records:
             state.apply(record)
             if isinstance(record, StepPlanned):
-                step, start = record.step, times.start(record.step)
+                step = record.step
+                start = times.start(record.step)
                 tokens = state.num_planned_tokens(step)
                 args = {"tokens": tokens, "running": len(state.running)}
-                yield self._slice(ENGINE, FIRST_TRACK, f"step {step}", start, times.end(step), args)
+                yield self._slice(
+                    ENGINE, FIRST_TRACK, f"step {step}", start=start, end=times.end(step), args=args
+                )
                 if times.planned(step) > start:
                     yield self._slice(ENGINE, FIRST_TRACK, "schedule", start, times.planned(step))
                 yield from self._counters(start, state, tokens)
@@ -126,13 +132,17 @@ class _Writer:
         """The track of one sequence: its lifetime, and in it the waits, chunks and marks."""
         if not cells:  # it came after the last step, or went before the first
             return
-        tid, times = self.tids[seq_id], self.times
+        tid = self.tids[seq_id]
+        times = self.times
         reason = cells[max(cells)].finish_reason
         end = times.end(max(cells))
         name = f"{self.history.owners[seq_id].letter} {seq_id}"
         born = self.arrivals.get(seq_id, times.start(min(cells)))
-        yield self._slice(REQUESTS, tid, name, born, end, {"finished": reason or "not yet"})
-        since, why = self.arrivals.get(seq_id), "waiting"  # a fork has nothing to wait for
+        yield self._slice(
+            REQUESTS, tid, name, start=born, end=end, args={"finished": reason or "not yet"}
+        )
+        since = self.arrivals.get(seq_id)  # a fork has nothing to wait for
+        why = "waiting"
         before = None  # when its last chunk began
         for step, cell in sorted(cells.items()):
             if cell.preempted:
@@ -143,7 +153,8 @@ class _Writer:
                 yield self._chunk(tid, step, cell)
                 if since is not None and why != "waiting":
                     yield from self._arrow(tid, since if before is None else before, step)
-                since, before = None, times.planned(step)
+                since = None
+                before = times.planned(step)
         yield from self._wait(tid, why, since, end)
 
     def _wait(self, tid: int, why: str, since: float | None, until: float) -> Iterator[Event]:
@@ -162,7 +173,9 @@ class _Writer:
     def _chunk(self, tid: int, step: int, cell: Cell) -> Event:
         start, end = self.times.planned(step), self.times.end(step)
         if cell.kind == "idle":
-            return self._slice(REQUESTS, tid, "no budget", start, end, {"step": step})
+            return self._slice(
+                REQUESTS, tid, "no budget", start=start, end=end, args={"step": step}
+            )
         name = "decode" if cell.kind == "decode" else f"prefill {count(cell.num_tokens, 'token')}"
         if cell.kind == "verify":
             name = f"decode with {count(cell.num_tokens - 1, 'draft')}"
@@ -174,13 +187,13 @@ class _Writer:
         }
         if cell.kind == "verify":
             args["accepted"] = cell.num_accepted
-        return self._slice(REQUESTS, tid, name, start, end, args)
+        return self._slice(REQUESTS, tid, name, start=start, end=end, args=args)
 
     def _slice(
         self, pid: int, tid: int, name: str, start: float, end: float, args: Event | None = None
     ) -> Event:
         scale = MICROSECONDS[self.times.clock]
-        return make_slice(pid, tid, name, start * scale, end * scale, args)
+        return make_slice(pid, tid, name, start=start * scale, end=end * scale, args=args)
 
     def _event(self, phase: str, pid: int, tid: int, name: str, at: float, **more) -> Event:
         return make_event(phase, pid, tid, name, at * MICROSECONDS[self.times.clock], **more)

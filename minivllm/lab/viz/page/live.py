@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from minivllm.lab.viz.draw.pool import MAX_DETAILED
+from minivllm.lab.viz.blocks.pool import MAX_DETAILED
+from minivllm.lab.viz.blocks.snapshot import MAX_ENTRIES, MAX_SLOTS
 from minivllm.lab.viz.figures.timeline import draw_window
 from minivllm.lab.viz.model.frames import StepFrame
 from minivllm.lab.viz.model.live import LiveRun
-from minivllm.lab.viz.model.snapshot import MAX_ENTRIES, MAX_SLOTS
 from minivllm.lab.viz.page.page import MAX_NUMBERED, Packer, owners_to_json, tokens_to_json
 
 LINE = 20  # blocks; a line is drawn if anything in it is held
@@ -19,10 +19,13 @@ MAX_HELD = 2000  # and then
 
 def picture(run: LiveRun) -> dict[str, Any]:
     """Everything that a page shows, with nothing taken for known from an earlier picture."""
-    frame, owners = run.frame(), run.owners
-    drawn, window = _drawn(run, frame), run.window()
+    frame = run.frame()
+    owners = run.owners
+    drawn = _drawn(run, frame)
+    window = run.window()
     detailed = len(drawn) <= MAX_DETAILED and run.state.block_size <= MAX_SLOTS
-    held, cached = frame.ref_counts, frame.cached
+    held = frame.ref_counts
+    cached = frame.cached
     tokens = None
     if detailed:
         with_blocks = {row.owner.seq_id for row in frame.rows}

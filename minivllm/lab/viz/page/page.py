@@ -13,12 +13,12 @@ from typing import Any
 from jinja2 import BaseLoader, ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from minivllm.lab.viz.blocks.pool import Pool
+from minivllm.lab.viz.blocks.snapshot import take_snapshot
 from minivllm.lab.viz.draw.palette import COLOURS, ON_PAGES, Owner, owners_of
-from minivllm.lab.viz.draw.pool import Pool
 from minivllm.lab.viz.draw.wording import count, token_label
 from minivllm.lab.viz.figures.timeline import timeline
 from minivllm.lab.viz.model.frames import StepFrame, frames
-from minivllm.lab.viz.model.snapshot import take_snapshot
 from minivllm.lab.viz.model.timeline_model import History, read_history
 from minivllm.outputs import RequestOutput
 from minivllm.trace import Trace
@@ -113,7 +113,9 @@ def _pack(
     """The first frame, the last one, and all that fit into the page, encoded for JSON."""
     stride = 1
     while True:
-        packer, packed, size = Packer(owners, _drawn(trace).detailed), [], 0
+        packer = Packer(owners, _drawn(trace).detailed)
+        packed = []
+        size = 0
         for frame in frames(trace, decode):
             if frame.step == 0:
                 first = frame
@@ -157,8 +159,10 @@ class Packer:
             for block in frame.free
             if self._detailed
         ]
-        same, self._free = free == self._free, free
-        self._queues, self._cached = queues, frame.cached
+        same = free == self._free
+        self._free = free
+        self._queues = queues
+        self._cached = frame.cached
         words = [frame.before, frame.plan, frame.result]
         return {"step": frame.step, "words": words, "rows": rows, "queues": changed,
                 "cached": cached, "free": 0 if same else free}  # fmt: skip

@@ -38,7 +38,7 @@ def rank_events(trace: Trace, first_pid: int) -> Iterator[Event]:
     for one in trace.of(Communicated):
         args = {"plan": one.plan, "group": one.group, "bytes": one.num_bytes}
         start, end = one.start * MICRO, one.end * MICRO
-        yield make_slice(first_pid + one.rank, tid, one.op, start, end, args)
+        yield make_slice(first_pid + one.rank, tid, one.op, start=start, end=end, args=args)
     for number, (sent, received) in enumerate(_transfers(trace)):
         flow = {"cat": "send", "id": number}
         start = sent.start * MICRO

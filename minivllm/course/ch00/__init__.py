@@ -1,0 +1,1 @@
+"""Notebook 00: Quickstart: a language model server on your laptop."""

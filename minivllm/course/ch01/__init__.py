@@ -1,0 +1,1 @@
+"""Notebook 01: The KV cache, and why."""

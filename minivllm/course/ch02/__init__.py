@@ -1,0 +1,1 @@
+"""Notebook 02: Contiguous slabs, and where the memory goes."""

@@ -1,0 +1,1 @@
+"""Notebook 03: Paged blocks and block tables."""

@@ -1,0 +1,1 @@
+"""Notebook 04: Copy-on-write: parallel sampling."""

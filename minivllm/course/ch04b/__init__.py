@@ -1,0 +1,1 @@
+"""Notebook 04b: Beam search: forks and frees in every step."""

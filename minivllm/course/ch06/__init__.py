@@ -1,0 +1,1 @@
+"""Notebook 06: Preemption: when the blocks run out."""

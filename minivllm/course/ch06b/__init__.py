@@ -1,0 +1,1 @@
+"""Notebook 06b: Swapping: K and V wait on the host."""

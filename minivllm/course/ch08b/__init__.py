@@ -1,0 +1,1 @@
+"""Notebook 08b: Prefix caching: preemption and salts."""

@@ -1,0 +1,1 @@
+"""Notebook 09: Paged attention in PyTorch."""

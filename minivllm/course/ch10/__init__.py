@@ -1,0 +1,1 @@
+"""Notebook 10: Paged attention in Triton."""

@@ -1,0 +1,69 @@
+"""Lab of notebook 10: the heart of an attention kernel; its solution is in ``kernel_harness``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import FunctionType
+
+from minivllm.course.ch10.kernel_runs import require_triton
+from minivllm.course.grading.function_lab import FunctionLab, call
+from minivllm.course.grading.run import Fault
+
+
+def my_online_softmax(m_i, l_i, acc, scores, value):
+    """One tile of the online softmax, inside a Triton kernel: put @triton.jit above this function.
+
+    Args:
+        m_i: [BLOCK_M], the largest score so far; -inf before the first tile.
+        l_i: [BLOCK_M], the sum of exp(score - m_i) so far.
+        acc: [BLOCK_M, HEAD_DIM_PADDED], the sum of exp(score - m_i) * value so far.
+        scores: [BLOCK_M, BLOCK_N], of this tile; -inf where a row may not look (a whole tile, too).
+        value: [BLOCK_N, HEAD_DIM_PADDED], V of this tile.
+
+    You have tl.maximum, tl.max(x, 1), tl.sum(x, 1), tl.exp, tl.where and tl.dot(a, b).
+
+    Returns: m_i, l_i and acc with this tile in them.
+    """
+    raise NotImplementedError
+
+
+def check_online_softmax(function: Callable, seed: int) -> str:
+    require_triton()
+    import torch
+
+    from minivllm.course.ch10 import kernel_harness
+
+    if isinstance(function, FunctionType):
+        raise Fault("put @triton.jit above the function")
+    generator = torch.Generator().manual_seed(seed)
+    query = torch.randn(16, 16, generator=generator)
+    table = torch.tensor([5, 2, 7, 1, 8, 3, 6, 4, 9, 10], dtype=torch.int32)
+    slots = [int(table[p // 4]) * 4 + p % 4 for p in range(40)]
+    worlds = [
+        ("one tile", 13, 99, 1.0),
+        ("two tiles", 30, 99, 1.0),
+        ("scores that grow", 40, 99, 3.0),
+        ("scores beyond what exp can hold", 40, 99, 30.0),
+        ("a window that hides the whole first tile", 40, 5, 1.0),
+    ]
+    for name, seq_len, window, sharp in worlds:
+        keys, values = torch.randn(2, 11, 4, 16, generator=generator)
+        keys.flatten(0, 1)[slots] *= torch.linspace(0.2, sharp, 40)[:, None]
+        seen = slots[max(0, seq_len - window) : seq_len]
+        right = (query @ keys.flatten(0, 1)[seen].T).softmax(-1) @ values.flatten(0, 1)[seen]
+        got = call(kernel_harness.attend, function, query, keys, values, table, seq_len, window)
+        if got.isnan().any():
+            raise Fault(f"{name}: some rows are NaN")
+        error = float((got - right).abs().max())
+        if error > 1e-3:
+            raise Fault(f"{name}: off by up to {error:.2g} from softmax over all scores at once")
+    return f"equal to a softmax over all scores at once, in {len(worlds)} runs of a Triton kernel"
+
+
+LAB = FunctionLab(
+    "10",
+    "Write the heart of an attention kernel, in Triton.",
+    "What was summed under the old maximum is multiplied by exp(old - new); think of -inf - -inf.",
+    difficulty=4, minutes=30, stub=my_online_softmax, check=check_online_softmax,
+    solution_module="minivllm.course.ch10.kernel_harness",
+)  # fmt: skip

@@ -1,0 +1,1 @@
+"""Notebook 11: Split-KV: many programs for one long sequence."""

@@ -1,0 +1,1 @@
+"""Notebook 12: Sampling: from logits to a token."""

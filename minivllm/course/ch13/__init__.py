@@ -1,0 +1,1 @@
+"""Notebook 13: Memory: where the gigabytes go."""

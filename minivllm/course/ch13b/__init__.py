@@ -1,0 +1,1 @@
+"""Notebook 13b: CUDA graphs: start a whole step with one call."""

@@ -1,0 +1,1 @@
+"""Notebook 14: Speculative decoding: guess, then verify."""

@@ -1,0 +1,1 @@
+"""Notebook 14b: Proposers that learn: a draft model, Medusa, EAGLE."""

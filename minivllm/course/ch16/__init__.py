@@ -1,0 +1,1 @@
+"""Notebook 16: Tool calling: a call read out of a stream."""

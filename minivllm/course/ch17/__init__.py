@@ -1,0 +1,1 @@
+"""Notebook 17: LoRA: one base model, many users."""

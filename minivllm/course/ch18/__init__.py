@@ -1,0 +1,1 @@
+"""Notebook 18: Quantization: weights in a few bits."""

@@ -1,0 +1,1 @@
+"""Notebook 20: Parallelism: one model on several devices."""

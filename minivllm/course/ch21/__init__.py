@@ -1,0 +1,1 @@
+"""Notebook 21: Serving: one engine, many clients."""

@@ -1,0 +1,1 @@
+"""Notebook 21b: A stream on the wire."""

@@ -1,0 +1,1 @@
+"""Notebook 22: Metrics and honest benchmarks."""

@@ -1,0 +1,1 @@
+"""Notebook 24: Pooling: an engine that never samples."""

@@ -1,0 +1,1 @@
+"""Notebook 26: X-ray a real vLLM."""

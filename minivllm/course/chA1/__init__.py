@@ -1,0 +1,1 @@
+"""Notebook A1: The roofline: how fast could it be?"""

@@ -1,0 +1,1 @@
+"""Notebook A2: Measure your machine."""

@@ -1,0 +1,1 @@
+"""Notebook A3: How a CPU kernel reads a block table."""

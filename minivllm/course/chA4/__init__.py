@@ -1,0 +1,1 @@
+"""Notebook A4: Your first change in vLLM."""

@@ -1,0 +1,1 @@
+"""Notebook A5: A real model."""

@@ -1,0 +1,105 @@
+"""build: the playground as a folder of files, for any web server that serves them as they are.
+
+``python -m minivllm.course.playground.build site/playground`` needs npm, which fetches Pyodide; the
+page itself then fetches nothing from elsewhere.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+import zipfile
+from collections.abc import Iterable
+from importlib.metadata import files
+from pathlib import Path
+
+from jinja2 import FileSystemLoader
+
+from minivllm.course.playground.begin import begin
+from minivllm.lab.viz.page.page import environment
+
+PAGE = Path(__file__).parent / "page"
+PACKAGE = Path(__file__).parents[2]
+REPORT = PACKAGE / "lab/viz/page"
+SHARED = ("draw.js", "draw.css", "stepping.js")
+PYODIDE = "pyodide@314.0.7"
+PYODIDE_FILES = (
+    "pyodide.mjs", "pyodide.asm.mjs", "pyodide.asm.wasm", "python_stdlib.zip", "pyodide-lock.json",
+)  # fmt: skip
+NEEDED = ("jinja2", "markupsafe")  # what the figures import; both work without their compiled parts
+LEFT_OUT = ("*.safetensors", "tokenizer.json", "*.pyc")  # weights and vocabularies: they need torch
+
+
+def build(directory: Path) -> None:
+    """Write the page, its worker, Pyodide and the package into a folder, which is made anew.
+
+    Raises:
+        ValueError: without npm, or if npm cannot fetch Pyodide.
+    """
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir(parents=True)
+    for name, content in page_files("worker").items():
+        (directory / name).write_bytes(content)
+    npm_files(PYODIDE, PYODIDE_FILES, directory / "pyodide")
+    zip_package(directory / "minivllm.zip")
+
+
+def page_files(engine: str) -> dict[str, bytes]:
+    """Files of the page by name, with what it shows before Python has started.
+
+    Args:
+        engine: "worker", or "local" if the server answers requests itself.
+    """
+    paths = [*PAGE.iterdir(), *(REPORT / name for name in SHARED)]
+    files = {path.name: path.read_bytes() for path in paths}
+    page = environment(FileSystemLoader(PAGE)).get_template("index.html")
+    files["index.html"] = page.render(engine=engine).encode()
+    files["begin.json"] = json.dumps(begin()).encode()
+    return files
+
+
+def npm_files(package: str, names: Iterable[str], directory: Path) -> None:
+    """Put files of a package of npm into a folder, which is made.
+
+    Args:
+        package: with its version, such as "pyodide@314.0.7".
+        names: of files at the top of the package.
+        directory: where they go.
+
+    Raises:
+        ValueError: without npm, or if npm cannot fetch the package.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            subprocess.run(["npm", "pack", "--silent", "--prefer-offline", package], cwd=folder,
+                           check=True, capture_output=True, text=True)  # fmt: skip
+        except FileNotFoundError:
+            raise ValueError("building the playground needs npm, which is not in PATH.") from None
+        except subprocess.CalledProcessError as error:
+            raise ValueError(f"npm cannot fetch {package}: {error.stderr.strip()}") from error
+        (archive,) = Path(folder).glob("*.tgz")
+        with tarfile.open(archive) as packed:
+            for name in names:
+                with packed.extractfile(f"package/{name}") as file:
+                    (directory / name).write_bytes(file.read())
+
+
+def zip_package(path: Path) -> None:
+    """Write a zip of this package, without weights, and of what its figures import."""
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for file in sorted(PACKAGE.rglob("*")):
+            if file.is_file() and not any(map(file.match, LEFT_OUT)):
+                archive.write(file, file.relative_to(PACKAGE.parent))
+        for name in NEEDED:
+            for file in files(name) or ():
+                if file.suffix == ".py":
+                    archive.write(file.locate(), file)
+
+
+if __name__ == "__main__":
+    build(Path(sys.argv[1]))

@@ -1,0 +1,135 @@
+"""Labs, quizzes and exercises of the page: asked, and graded as the notebooks grade them."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from contextlib import redirect_stdout
+from importlib import import_module
+from typing import Any
+
+from minivllm.course import labs
+from minivllm.course.asking.exercise import Seeded
+from minivllm.course.asking.quiz import QUIZZES
+from minivllm.course.grading.function_lab import FunctionLab
+from minivllm.course.playground.readers_code import InReadersCode, Printed, run_source, value_of
+from minivllm.utils.validation import check, is_int, is_one_of
+
+# Labs whose checks need no torch, and the one exercise that needs NumPy.
+LABS = ("schedule", "cap", "propose", "tool_stream", "segments", "join", "quantile", "mean_rows")
+WITH_NUMPY = ("chA2.add_norm",)
+
+
+def contents() -> dict[str, Any]:
+    """Labs by name, and the chapters with the names of their exercises; each has a quiz, too."""
+    titles = {name: f"{_lab(name).notebook}: {name}" for name in LABS}
+    chapters = [[number, [kind.name for kind in _kinds(number)]] for number in QUIZZES]
+    return {"labs": titles, "chapters": chapters}
+
+
+def lab(name: str) -> dict[str, Any]:
+    """A lab: its task, the stub to begin with, a hint and a solution.
+
+    Raises:
+        ValueError: for another lab.
+    """
+    asked = _lab(name)
+    return {
+        "task": asked.task,
+        "stub": inspect.getsource(asked.stub),
+        "help": asked.show_help().texts,
+    }
+
+
+def grade_lab(name: str, source: str, seed: int = 0) -> dict[str, Any]:
+    """Grade the reader's function of a lab. With seed 0, "schedule" is held to vLLM's recordings.
+
+    Raises:
+        ValueError: for another lab, or a seed that is none.
+        InReadersCode: if the code cannot be compiled, or has no such function.
+    """
+    asked = _lab(name)
+    check(is_int(seed, 0), "seed", seed, "a whole number of at least 0")
+    function = run_source(source).get(asked.stub.__name__)
+    if function is None:
+        raise InReadersCode(f"define a function {asked.stub.__name__}.", None)
+    return _graded(lambda: asked.grade(function, seed))
+
+
+def quiz(chapter: str) -> dict[str, Any]:
+    """Questions of a chapter, each with its choices by letter.
+
+    Raises:
+        ValueError: for a chapter without a quiz.
+    """
+    check(is_one_of(chapter, QUIZZES), "chapter", chapter, "one of " + ", ".join(QUIZZES))
+    asked = QUIZZES[chapter].questions
+    return {"questions": [{"text": q.text, "choices": q.choices} for q in asked]}
+
+
+def grade_quiz(chapter: str, number: int, letter: str) -> dict[str, Any]:
+    """Grade one answer: whether it is right, and why or why not.
+
+    Raises:
+        ValueError: for a chapter without a quiz, or a question that it does not have.
+    """
+    asked = quiz(chapter)["questions"]
+    ok = is_int(number, 0) and number < len(asked)
+    check(ok, "number", number, f"from 0 to {len(asked) - 1}")
+    question = QUIZZES[chapter].questions[number]
+    return {**_graded(lambda: question.grade(letter)), "right": question.is_right(letter)}
+
+
+def exercise(name: str, seed: int = 0) -> dict[str, Any]:
+    """An exercise, drawn by a seed: its text, and a hint and a solution.
+
+    Raises:
+        ValueError: for an unknown name, or a seed that is none.
+    """
+    drawn = _kind(name)(seed)
+    return {"text": repr(drawn), "help": drawn.show_help().texts}
+
+
+def grade_exercise(name: str, seed: int, source: str) -> dict[str, Any]:
+    """Grade an answer to an exercise: the value of the last line of the reader's code.
+
+    Raises:
+        ValueError: as ``exercise``.
+        InReadersCode: if the code cannot be compiled or raises.
+    """
+    drawn = _kind(name)(seed)
+    value = value_of(source)
+    return _graded(lambda: drawn.grade(value))
+
+
+def _lab(name: str) -> FunctionLab:
+    check(is_one_of(name, LABS), "lab", name, "one of " + ", ".join(LABS))
+    return getattr(labs, name)
+
+
+def _kinds(chapter: str) -> list[Seeded]:
+    """Kinds of exercises of a chapter that need neither torch nor NumPy."""
+    module = import_module(f"minivllm.course.ch{chapter}.exercises")
+    return [
+        kind
+        for kind in vars(module).values()
+        if isinstance(kind, Seeded)
+        and kind.name.startswith(f"ch{chapter}.")
+        and kind.name not in WITH_NUMPY
+    ]
+
+
+def _kind(name: str) -> Seeded:
+    known = {kind.name: kind for chapter in QUIZZES for kind in _kinds(chapter)}
+    check(is_one_of(name, known), "exercise", name, "one of " + ", ".join(known))
+    return known[name]
+
+
+def _graded(grade: Callable[[], None]) -> dict[str, Any]:
+    """Text that grading prints, the reader's own prints included."""
+    with redirect_stdout(Printed()) as said:
+        try:
+            grade()
+        except BaseException as error:  # the reader's function may exit
+            raise InReadersCode.of(error) from error
+    return {"text": said.getvalue().rstrip()}

@@ -1,0 +1,41 @@
+"""Presets: requests and engines with a lesson, and the policy that the editor begins with."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from minivllm.course.playground.settings import EngineSettings, Workload
+from minivllm.utils.toml_data import load_toml
+
+POLICY = '''\
+from minivllm.scheduling.policies import SchedulingPolicy
+
+
+class ShortestFirst(SchedulingPolicy):
+    """The request with the fewest tokens to draw is admitted next."""
+
+    def key(self, request):
+        return request.sampling_params.max_tokens
+
+    def victim(self, running):  # gives way when the blocks run out
+        return running[-1]
+
+    def may_admit(self, running):  # asked at the beginning of each step
+        return True
+'''
+
+
+def _whole(preset: dict[str, Any]) -> dict[str, Any]:
+    """A preset with every setting, also those that it leaves as they are."""
+    workload = Workload(**preset["workload"])
+    engines = preset["engines"]
+    return {
+        **preset,
+        "lesson": " ".join(preset["lesson"].split()),
+        "workload": asdict(workload),
+        "engines": {name: asdict(EngineSettings(**each)) for name, each in engines.items()},
+    }
+
+
+PRESETS = [_whole(preset) for preset in load_toml(__package__, "presets")["presets"]]

@@ -1,0 +1,99 @@
+"""serve: the real scheduler and block manager on requests, by the clock of a cost model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from minivllm.course.playground.settings import EngineSettings
+from minivllm.kv.manager import KVCacheManager
+from minivllm.lab.sim.cost import HARDWARE, MODELS, CostModel, attended_pairs
+from minivllm.lab.sim.loop import Arrivals, TooManySteps, fake_execute, make_scheduler, run_steps
+from minivllm.request import Request
+from minivllm.scheduling.output import ModelRunnerOutput, SchedulerOutput
+from minivllm.scheduling.policies import SchedulingPolicy
+from minivllm.scheduling.scheduler import Scheduler
+from minivllm.trace import Trace
+from minivllm.utils.validation import check
+
+COST = CostModel(HARDWARE["a100"], MODELS["llama-8b"])
+PCIE_BYTES_PER_S = 25e9  # between host and device, to swap
+MAX_STEPS = 3000
+
+
+class Clock:
+    """The simulated time, in seconds: each step takes what the cost model says."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def execute(self, scheduler: Scheduler, output: SchedulerOutput) -> ModelRunnerOutput:
+        """Let the time of a step pass, in the model's place. Returns its tokens."""
+        num_tokens = 0
+        attended = 0
+        num_kv = 0
+        for seq_id, num_new in output.num_scheduled_tokens.items():
+            computed = output.num_computed_tokens[seq_id]
+            num_tokens += num_new
+            attended += attended_pairs(computed, num_new)
+            num_kv += computed + 2 * num_new
+        self.now += COST.step_seconds(num_tokens, attended, num_kv)
+        num_swapped = len(output.swaps_out) + len(output.swaps_in)
+        block_bytes = scheduler.kv_manager.block_size * COST.model.kv_bytes_per_token
+        self.now += num_swapped * block_bytes / PCIE_BYTES_PER_S
+        return fake_execute(scheduler, output)
+
+
+def serve(
+    requests: Sequence[Request], engine: EngineSettings, policy: str | SchedulingPolicy
+) -> Trace:
+    """Serve requests in simulated time.
+
+    Args:
+        requests: each joins the queue at its ``arrival_time``, in seconds.
+        engine: all settings but the policy.
+        policy: by name, or the reader's.
+
+    Returns: the trace; its clock is the simulated one.
+
+    Raises:
+        ValueError: for a request that could never run, or a budget that is too small for prompts
+            that are not split; if some requests are not done after ``MAX_STEPS``, or a policy never
+            admits them.
+    """
+    longest = max(len(r.prompt_token_ids) + r.sampling_params.max_tokens for r in requests)
+    budget = engine.max_num_batched_tokens
+    check(engine.enable_chunked_prefill or budget >= longest, "max_num_batched_tokens", budget,
+          f"at least {longest}, the tokens of the longest request, since no prompt is split with "
+          "enable_chunked_prefill=False")  # fmt: skip
+    clock = Clock()
+    trace = Trace(engine.num_blocks, engine.block_size, budget, clock=lambda: clock.now)
+    num_host_blocks = engine.num_blocks if engine.preemption_mode == "swap" else 0
+    manager = KVCacheManager(
+        engine.num_blocks, engine.block_size, engine.enable_prefix_caching, num_host_blocks, trace
+    )
+    scheduler = make_scheduler(
+        manager,
+        trace,
+        max_num_batched_tokens=budget,
+        max_num_seqs=engine.max_num_seqs,
+        max_model_len=longest,
+        enable_chunked_prefill=engine.enable_chunked_prefill,
+        policy=policy,
+        preemption_mode=engine.preemption_mode,
+    )
+    arrivals = Arrivals(requests)
+
+    def now() -> float:
+        if not scheduler.requests:
+            clock.now = max(clock.now, arrivals.next_time)
+        return clock.now
+
+    try:
+        for _ in run_steps(scheduler, arrivals, clock.execute, now, MAX_STEPS):
+            pass
+    except TooManySteps as error:
+        raise ValueError(
+            f"after {MAX_STEPS:,} steps {len(scheduler.requests)} of {len(requests)} requests are "
+            "not done; ask for fewer, or let more of them run at once."
+        ) from error
+    return trace

@@ -1,1 +1,0 @@
-"""Evaluation of the embedded model: ``python -m minivllm.embedded.evaluation.evaluate``."""

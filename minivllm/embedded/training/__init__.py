@@ -1,5 +1,0 @@
-"""The training of the embedded model, ``train``, and of what is made from it.
-
-``distill`` makes drafts, ``lora`` adapters, ``embedder`` an embedder and ``classifier`` a head.
-All are commands: ``python -m minivllm.embedded.training.train``.
-"""

@@ -1,0 +1,74 @@
+"""Parts of an engine core, each made from the config: KV caches, scheduler, adapters, drafter."""
+
+from __future__ import annotations
+
+from minivllm.config import VllmConfig
+from minivllm.engine.lora_registry import LoRARegistry
+from minivllm.executor.abstract import Executor
+from minivllm.kv.encoder_only import EncoderOnlyKVCacheManager
+from minivllm.kv.kv_cache_config import KVCacheConfig, get_kv_cache_config
+from minivllm.kv.manager import KVCacheManager
+from minivllm.scheduling.async_scheduler import AsyncScheduler
+from minivllm.scheduling.scheduler import Scheduler
+from minivllm.spec_decode.proposer import Drafter
+from minivllm.trace import Trace
+
+
+def initialize_kv_caches(config: VllmConfig, executor: Executor) -> KVCacheConfig:
+    """Decide how many blocks there are, and let the workers allocate them.
+
+    Raises:
+        ValueError: if the memory cannot hold one sequence of full length.
+    """
+    kv_cache_config = get_kv_cache_config(
+        config.cache_config,
+        config.scheduler_config,
+        kv_cache_specs=executor.get_kv_cache_specs(),
+        available_memory=executor.determine_available_memory(),
+        on_cpu=config.device_config.device.type == "cpu",
+        num_machines=executor.num_machines / config.parallel_config.data_parallel_size,
+    )
+    executor.initialize_from_config(kv_cache_config)
+    return kv_cache_config
+
+
+def make_scheduler(config: VllmConfig, kv_cache_config: KVCacheConfig) -> Scheduler:
+    """Make a scheduler with its KV cache manager, and the trace that hears of both."""
+    cache = config.cache_config
+    limits = config.scheduler_config
+    num_blocks = kv_cache_config.num_blocks
+    trace = None
+    if config.observability_config.trace:
+        trace = Trace(num_blocks, cache.block_size, limits.max_num_batched_tokens)
+    is_encoder = config.model_config.is_encoder_only
+    usual = EncoderOnlyKVCacheManager if is_encoder else KVCacheManager
+    # by position: readers' managers may have other names for them
+    kv_cache_manager = (cache.kv_cache_manager_cls or usual)(
+        num_blocks,
+        cache.block_size,
+        cache.enable_prefix_caching,
+        kv_cache_config.num_host_blocks,
+        trace,
+    )
+    scheduler_class = AsyncScheduler if limits.async_scheduling else Scheduler
+    return scheduler_class(limits, kv_cache_manager, trace)
+
+
+def make_lora_registry(
+    config: VllmConfig, executor: Executor, scheduler: Scheduler
+) -> LoRARegistry | None:
+    """Make the registry of adapters; None unless LoRA is enabled."""
+    if config.lora_config is None:
+        return None
+    return LoRARegistry(config.lora_config, executor, scheduler)
+
+
+def make_drafter(config: VllmConfig) -> Drafter | None:
+    """Make the drafter, which guesses next tokens; None unless there is a speculative config."""
+    if config.speculative_config is None:
+        return None
+    return Drafter(
+        config.speculative_config,
+        max_model_len=config.scheduler_config.max_model_len,
+        vocab_size=config.model_config.vocab_size,
+    )

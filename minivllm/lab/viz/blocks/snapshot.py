@@ -1,0 +1,283 @@
+"""Snapshot: all block tables at one moment, for the block grid and the block table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from minivllm.kv.block_table import slots_of
+from minivllm.lab.viz.draw.palette import Owner, owners_of
+from minivllm.lab.viz.draw.wording import count, span
+from minivllm.trace import Trace
+from minivllm.trace.records import BlockCopied, BlocksAllocated, SwappedIn, Verified
+from minivllm.trace.state import SequenceState, State
+from minivllm.utils.validation import check
+
+MAX_SLOTS = 32  # slots of larger blocks are not drawn one by one
+
+
+@dataclass(frozen=True)
+class Slot:
+    """Room for the K and V of one position. ``state`` is "filled", "written", "empty" or "cached".
+
+    "written" means by the current step, whose forward pass is about to run; "cached" that no table
+    holds the block, and that the prefix cache can find it.
+    """
+
+    position: int
+    slot: int
+    state: str
+    token: int | None  # None for an empty slot, and for a draft that is not verified yet
+
+
+@dataclass(frozen=True)
+class HeldBlock:
+    """One entry of a block table."""
+
+    owner: Owner
+    logical: int
+    block_id: int
+    ref_count: int
+    is_new: bool  # allocated in this step
+    slots: tuple[Slot, ...]
+    copied_from: int | None = None  # the block whose content it gets in this step
+
+    @property
+    def num_used(self) -> int:
+        """Slots that are not empty; they always come first."""
+        return sum(slot.state != "empty" for slot in self.slots)
+
+    @property
+    def num_written(self) -> int:
+        return sum(slot.state == "written" for slot in self.slots)
+
+
+@dataclass(frozen=True)
+class CachedTile:
+    """A block that is free, but still cached.
+
+    ``block`` is as its last owner saw it; its place in the free queue is 1 if it is the next one to
+    be handed out, and so to be evicted.
+    """
+
+    block: HeldBlock
+    place: int
+
+
+@dataclass(frozen=True)
+class SequenceTable:
+    """One sequence and its blocks, in the order of its positions."""
+
+    owner: Owner
+    seq: SequenceState
+    blocks: tuple[HeldBlock, ...]
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """All block tables at one moment, in order of arrival, and the pool they point into."""
+
+    moment: str  # "step 3, after schedule"
+    num_blocks: int
+    block_size: int
+    tables: tuple[SequenceTable, ...]
+    cached: dict[int, CachedTile]  # blocks not held that the prefix cache can find, by id
+
+    @property
+    def holders(self) -> dict[int, list[HeldBlock]]:
+        """The table entries that point to each held block, by block id."""
+        holders: dict[int, list[HeldBlock]] = {}
+        for table in self.tables:
+            for block in table.blocks:
+                holders.setdefault(block.block_id, []).append(block)
+        return holders
+
+
+def take_snapshot(trace: Trace, step: int | None, after: str) -> Snapshot:
+    """The block tables in ``step`` (None: the last one), after "schedule" or "update".
+
+    Raises:
+        ValueError: if the trace has no such step, or there is no such moment.
+    """
+    check(trace.num_steps > 0, "trace", trace, "of an engine that has run at least one step")
+    step = trace.num_steps - 1 if step is None else step
+    state = trace.state_at(step, after)
+    owners = owners_of(trace)
+    ref_counts = state.ref_counts
+    new = _allocated_in(trace, step)
+    copies = {
+        (r.seq_id, r.dst_block_id): r.src_block_id
+        for r in trace.at(step)
+        if isinstance(r, BlockCopied)
+    }
+    drafts = {r.seq_id: r.draft_token_ids for r in trace.at(step) if isinstance(r, Verified)}
+    tables = []
+    for seq_id, owner in owners.items():
+        if seq_id in state.sequences:
+            seq = state.sequences[seq_id]
+            tokens = [*seq.token_ids, *drafts.get(seq_id, ())]
+            blocks = tuple(
+                HeldBlock(
+                    owner,
+                    logical,
+                    block_id,
+                    ref_count=ref_counts[block_id],
+                    is_new=(seq_id, block_id) in new,
+                    slots=_slots(seq, tokens, logical, state.block_size),
+                    copied_from=copies.get((seq_id, block_id)),
+                )
+                for logical, block_id in enumerate(seq.block_ids)
+            )
+            tables.append(SequenceTable(owner, seq, blocks))
+    moment = "before the first step" if step == -1 else f"step {step}, after {after}"
+    cached = {
+        block_id: CachedTile(_cached_block(state, owners, block_id), place)
+        for place, block_id in enumerate(state.free_queue, start=1)
+        if block_id in state.contents
+    }
+    return Snapshot(moment, state.num_blocks, state.block_size, tuple(tables), cached)
+
+
+def _cached_block(state: State, owners: dict[str, Owner], block_id: int) -> HeldBlock:
+    content = state.contents[block_id]
+    size = state.block_size
+    first = content.logical * size
+    slots = tuple(
+        Slot(first + offset, block_id * size + offset, "cached", token)
+        for offset, token in enumerate(content.token_ids)
+    )
+    return HeldBlock(
+        owners[content.seq_id], content.logical, block_id, ref_count=0, is_new=False, slots=slots
+    )
+
+
+def _slots(
+    seq: SequenceState, tokens: list[int], logical: int, block_size: int
+) -> tuple[Slot, ...]:
+    first = logical * block_size
+    numbers = slots_of(seq.block_ids, first, first + block_size, block_size)
+    num_filled = seq.num_computed_tokens
+    num_used = num_filled + seq.num_scheduled_tokens
+
+    def slot(position: int, number: int) -> Slot:
+        if position >= num_used:
+            return Slot(position, number, "empty", None)
+        token = tokens[position] if position < len(tokens) else None
+        return Slot(position, number, "filled" if position < num_filled else "written", token)
+
+    return tuple(slot(position, number) for position, number in enumerate(numbers, first))
+
+
+def _allocated_in(trace: Trace, step: int) -> set[tuple[str, int]]:
+    """Pairs of a sequence and a block that it got in this step, to fill or to copy into."""
+    pairs = set()
+    for record in trace.at(step):
+        if isinstance(record, (BlocksAllocated, SwappedIn)):
+            pairs.update((record.seq_id, block_id) for block_id in record.block_ids)
+        elif isinstance(record, BlockCopied):
+            pairs.add((record.seq_id, record.dst_block_id))
+    return pairs
+
+
+MAX_DETAILED = 48  # more entries than this are shown without their slots and tokens
+MAX_ENTRIES = 120  # more than this are not shown at all
+
+
+def choose(snapshot: Snapshot, sequences: Iterable[str] | None) -> list[SequenceTable]:
+    if sequences is None:
+        return [table for table in snapshot.tables if table.blocks]
+    by_id = {table.seq.seq_id: table for table in snapshot.tables}
+    chosen = []
+    for seq_id in sequences:
+        if seq_id not in by_id:
+            known = ", ".join(map(repr, by_id)) or "none"
+            raise ValueError(f"{snapshot.moment}: no sequence {seq_id!r}; there are {known}.")
+        chosen.append(by_id[seq_id])
+    return chosen
+
+
+@dataclass(frozen=True)
+class BlockTables:
+    """The chosen tables of a snapshot, and what to say about them."""
+
+    snapshot: Snapshot
+    drawn: list[SequenceTable]
+    num_left_out: int  # entries
+
+    @classmethod
+    def of(cls, snapshot: Snapshot, chosen: list[SequenceTable]) -> BlockTables:
+        """Entries of tables that fit, the first tables first."""
+        drawn = []
+        room = MAX_ENTRIES
+        for table in chosen:
+            if room > 0:
+                drawn.append(replace(table, blocks=table.blocks[:room]))
+            room -= len(table.blocks)
+        return cls(snapshot, drawn, max(0, -room))
+
+    @property
+    def blocks(self) -> list[HeldBlock]:
+        return [block for table in self.drawn for block in table.blocks]
+
+    @property
+    def detailed(self) -> bool:
+        few = len(self.blocks) <= MAX_DETAILED
+        return few and self.snapshot.block_size <= MAX_SLOTS
+
+    @property
+    def title(self) -> str:
+        return f"Block tables, {self.snapshot.moment}"
+
+    @property
+    def facts(self) -> str:
+        new = sum(block.is_new for block in self.blocks)
+        parts = [count(len(self.drawn), "sequence"), _entries(len(self.blocks))]
+        parts.append(f"{new} new in this step")
+        return " · ".join(parts)
+
+    @property
+    def footnote(self) -> str:
+        if not self.num_left_out:
+            return ""
+        return f"and {_entries(self.num_left_out)} more; choose with sequences=[...]."
+
+    @property
+    def alt(self) -> str:
+        if len(self.blocks) > MAX_DETAILED or not self.drawn:
+            return f"{self.title}: {self.facts.replace(' · ', ', ')}."
+        parts = [
+            f"{t.owner.letter} → {', '.join(str(b.block_id) for b in t.blocks) or 'no block'}"
+            for t in self.drawn
+        ]
+        parts += [
+            f"{b.block_id} is a copy of {b.copied_from}"
+            for b in self.blocks
+            if b.copied_from is not None
+        ]
+        return f"{self.title}: {'; '.join(parts)}."
+
+
+def _entries(number: int) -> str:
+    return f"{number} {'entry' if number == 1 else 'entries'}"
+
+
+def positions(block: HeldBlock) -> str:
+    return f"pos {span(block.slots[0].position, block.slots[-1].position)}"
+
+
+def slots(block: HeldBlock) -> str:
+    return f"slots {span(block.slots[0].slot, block.slots[-1].slot)}"
+
+
+def physical(block: HeldBlock) -> str:
+    return f"{block.block_id}" + (f" ×{block.ref_count}" if block.ref_count > 1 else "")
+
+
+def copy_note(block: HeldBlock) -> str:
+    return "" if block.copied_from is None else f"copy of {block.copied_from}"
+
+
+def progress(table: SequenceTable) -> str:
+    """Number of its tokens in the cache, and of those that this step adds."""
+    now = table.seq.num_scheduled_tokens
+    return f"{table.seq.num_computed_tokens} computed" + (f" +{now} now" if now else "")
