@@ -108,13 +108,13 @@ def fit_cost(trace: Trace) -> StepCost:
         tuple(step),
         tuple(between),
         sum(errors) / len(errors) / mean if mean else 0.0,
-        tuple(sorted(
+        interruptions=tuple(sorted(
             Interruption(seen.start, seen.seconds - _dot(found, seen.features))
             for seen, found in slow
         )),
-        left_out / (sum(seen.seconds for seen in steps + pauses) or 1.0),
-        tuple(map(min, columns)),
-        tuple(map(max, columns)),
+        left_out=left_out / (sum(seen.seconds for seen in steps + pauses) or 1.0),
+        least=tuple(map(min, columns)),
+        most=tuple(map(max, columns)),
     )  # fmt: skip
 
 
@@ -199,7 +199,9 @@ def _observations(trace: Trace) -> tuple[list[_Observation], list[_Observation]]
     beginning = trace.beginning().sequences.values()
     unfinished = {seq.seq_id for seq in beginning if seq.status in ALIVE}
     plan: list[Scheduled] = []
-    start, end, is_idle = 0.0, None, False
+    start = 0.0
+    end = None
+    is_idle = False
     for record in trace.records:
         match record:
             case RequestAdded():
@@ -210,12 +212,14 @@ def _observations(trace: Trace) -> tuple[list[_Observation], list[_Observation]]
             case StepStarted():
                 if end is not None and not is_idle:
                     pauses.append(_Observation(end, (1.0, float(len(plan))), record.time - end))
-                start, plan = record.time, []
+                start = record.time
+                plan = []
             case Scheduled():
                 plan.append(record)
             case StepEnded():
                 steps.append(_Observation(start, features_of(plan), record.time - start))
-                end, is_idle = record.time, not unfinished
+                end = record.time
+                is_idle = not unfinished
     return steps, pauses
 
 

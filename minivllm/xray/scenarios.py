@@ -14,7 +14,8 @@ from itertools import product
 from math import inf
 from typing import Any
 
-from minivllm.lab.sim.loop import Arrivals, run_steps
+from minivllm.lab.sim.clock import Clock
+from minivllm.lab.sim.loop import run_steps
 from minivllm.lab.sim.result import percentiles
 from minivllm.lab.viz.figures.timeline import compare
 from minivllm.request import Request, RequestStatus
@@ -126,10 +127,11 @@ def what_if(xray: XRay, *changes: Mapping[str, Any]) -> WhatIf:
           "in other steps is not known")  # fmt: skip
     cost = fit_cost(xray.trace)
     others = [(_name_of(change), _changed(xray, change)) for change in changes]
-    arrivals, measured = arrivals_of(xray), _walk(xray, xray.trace)
+    arrivals = arrivals_of(xray)
+    measured = _walk(xray, xray.trace)
     cases = [_numbers("measured", measured, arrivals)]
     for name, other in [("the same, simulated", xray), *others]:
-        trace = simulate(other, measured, cost)
+        trace = run_again(other, measured, cost)
         case = _numbers(name, _walk(other, trace), arrivals)
         cases.append(replace(case, guess=guess(cost, trace)))
     return WhatIf(cases, cost)
@@ -150,21 +152,23 @@ def parse_changes(words: Iterable[str]) -> list[dict[str, Any]]:
     return [dict(zip(named, values, strict=True)) for values in product(*named.values())]
 
 
-def simulate(xray: XRay, measured: Walk, cost: StepCost) -> Trace:
+def run_again(xray: XRay, measured: Walk, cost: StepCost) -> Trace:
     """Run our scheduler on a run's arrivals; returns its trace, with simulated times.
 
     Raises:
         ValueError: if a request could never run with these settings.
     """
-    scheduler, requests, times = make_scheduler(xray), requests_of(xray), times_to_schedule(xray)
+    clock = Clock()
+    scheduler = make_scheduler(xray, clock)
+    requests = requests_of(xray)
+    times = times_to_schedule(xray)
     for name, request in requests.items():
         request.arrival_time = times.get(name, request.arrival_time)
-    trace = scheduler.trace
-    assert trace is not None
-    run = _Run(scheduler, measured, requests.values(), cost)
-    trace.clock, trace._start = (lambda: run.now), 0.0
-    run.run()
-    return trace
+    if measured.rows:
+        clock.now = measured.rows[0].start
+    _Run(scheduler, measured, cost, clock=clock).run(requests.values())
+    assert scheduler.trace is not None
+    return scheduler.trace
 
 
 class _Run:
@@ -172,17 +176,16 @@ class _Run:
 
     Args:
         scheduler: without requests.
-        measured: the recorded run: when it began, and when requests were aborted.
-        requests: as they arrive.
+        measured: the recorded run: its tokens, and when requests were aborted.
         cost: of a step.
+        clock: at the time of the run's beginning.
     """
 
-    def __init__(
-        self, scheduler: Scheduler, measured: Walk, requests: Iterable[Request], cost: StepCost
-    ):
-        self.scheduler, self.cost = scheduler, cost
+    def __init__(self, scheduler: Scheduler, measured: Walk, cost: StepCost, clock: Clock):
+        self.scheduler = scheduler
+        self.cost = cost
+        self.clock = clock
         self.interruptions = deque(cost.interruptions)
-        self.arrivals = Arrivals(requests)
         self.tokens: dict[str, list[int]] = {}
         self.aborts: dict[str, float] = {}  # the times of those that are still to come
         for record in measured.trace.records:
@@ -190,22 +193,16 @@ class _Run:
                 self.tokens.setdefault(record.seq_id, []).append(record.token_id)
             elif isinstance(record, Finished) and record.reason == "abort":
                 self.aborts[record.seq_id] = measured.ends[record.seq_id]
-        self.now = measured.rows[0].start if measured.rows else 0.0
 
-    def run(self) -> None:
-        """Run until all requests have ended."""
-        for step in run_steps(self.scheduler, self.arrivals, self._execute, self._moment):
-            self.now += self.cost.pause_seconds(len(step.scheduler_output.num_scheduled_tokens))
-            due = [
-                n for n, t in self.aborts.items() if t <= self.now and n in self.scheduler.requests
-            ]
+    def run(self, requests: Iterable[Request]) -> None:
+        """Run until all requests have ended, each from when it arrives."""
+        for step in run_steps(self.scheduler, requests, self._execute, clock=self.clock):
+            num_seqs = len(step.scheduler_output.num_scheduled_tokens)
+            self.clock.now += self.cost.pause_seconds(num_seqs)
+            now = self.clock.now
+            alive = self.scheduler.requests
+            due = [name for name, time in self.aborts.items() if time <= now and name in alive]
             self.scheduler.finish_requests(due, RequestStatus.FINISHED_ABORTED)
-
-    def _moment(self) -> float:
-        """The time before a step: an idle engine waits for the next request."""
-        if not self.scheduler.requests:
-            self.now = max(self.now, self.arrivals.next_time)
-        return self.now
 
     def _execute(self, scheduler: Scheduler, plan: SchedulerOutput) -> ModelRunnerOutput:
         sampled = {}
@@ -213,15 +210,16 @@ class _Run:
         for name, num_new in plan.num_scheduled_tokens.items():
             seq = scheduler.sequences[name]
             context = plan.num_computed_tokens[name] + num_new
-            num_tokens, num_keys = num_tokens + num_new, num_keys + context
+            num_tokens += num_new
+            num_keys += context
             if context >= seq.num_tokens:
                 known = self.tokens.get(name, [])
                 done = seq.num_output_tokens
                 sampled[name] = [known[done] if done < len(known) else 0]
         num_seqs = len(plan.num_scheduled_tokens)
-        self.now += self.cost.step_seconds(features(num_tokens, num_seqs, num_keys))
-        while self.interruptions and self.interruptions[0].time <= self.now:
-            self.now += self.interruptions.popleft().seconds
+        self.clock.now += self.cost.step_seconds(features(num_tokens, num_seqs, num_keys))
+        while self.interruptions and self.interruptions[0].time <= self.clock.now:
+            self.clock.now += self.interruptions.popleft().seconds
         return ModelRunnerOutput(sampled)
 
 
@@ -275,10 +273,15 @@ def _numbers(name: str, walk: Walk, arrivals: dict[str, float]) -> Case:
     seconds = walk.rows[-1].end - walk.rows[0].start if walk.rows else 0.0
     num_tokens = sum(isinstance(r, Sampled) for r in trace.records)
     return Case(
-        name, trace, _mean(ttft), _p99(ttft), _mean(itl), _p99(itl),
-        num_tokens / seconds if seconds else 0.0,
-        sum(isinstance(r, Preempted) for r in trace.records),
-    )  # fmt: skip
+        name,
+        trace,
+        mean_ttft=_mean(ttft),
+        p99_ttft=_p99(ttft),
+        mean_itl=_mean(itl),
+        p99_itl=_p99(itl),
+        tokens_per_second=num_tokens / seconds if seconds else 0.0,
+        num_preemptions=sum(isinstance(r, Preempted) for r in trace.records),
+    )
 
 
 def _ratio(told: float, measured: float) -> float:

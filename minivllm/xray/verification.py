@@ -101,7 +101,8 @@ def verify(xray: XRay) -> Verification:
     """
     check_whole(xray)
     check_records(xray)
-    scheduler, requests = make_scheduler(xray), requests_of(xray, joins=False)
+    scheduler = make_scheduler(xray)
+    requests = requests_of(xray, joins=False)
     trace = scheduler.trace
     assert trace is not None
     num_steps = 0
@@ -112,10 +113,10 @@ def verify(xray: XRay) -> Verification:
         theirs, mine = _by_kind([*step.before, *step.records]), _by_kind(trace.records[mark:])
         for kind in (kind.__name__ for kind in _COMPARED):
             if theirs[kind] != mine[kind]:
-                found = Difference(step.number, kind, theirs[kind], mine[kind])
-                return Verification(num_steps, found, xray.trace, trace)
+                found = Difference(step.number, kind, theirs[kind], ours=mine[kind])
+                return Verification(num_steps, found, xray.trace, our_trace=trace)
         num_steps += 1
-    return Verification(num_steps, None, xray.trace, trace)
+    return Verification(num_steps, None, xray.trace, our_trace=trace)
 
 
 def _run(scheduler: Scheduler, step: RecordedStep, requests: dict) -> None:

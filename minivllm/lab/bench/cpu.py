@@ -61,8 +61,8 @@ def bench_cpu(model: Model = "tiny", repeats: Repeats = 5, threads: Threads = No
                     config,
                     rounds,
                     getattr(torch, dtype).itemsize,
-                    runs[-1].num_cached_tokens,
-                    machine.cache_bytes(torch.device("cpu")),
+                    num_cached_tokens=runs[-1].num_cached_tokens,
+                    cache_bytes=machine.cache_bytes(torch.device("cpu")),
                 )
                 seconds = statistics.median(run.seconds for run in runs)
                 share = work.least_seconds(machine.as_hardware(peaks)) / seconds

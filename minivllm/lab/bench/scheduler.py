@@ -24,9 +24,9 @@ from minivllm.lab.bench.workloads import (
     PROMPT_TOKENS,
     prompt_of,
 )
-from minivllm.lab.sim.loop import make_scheduler, run_steps, runner_output
-from minivllm.request import Request, Sequence
-from minivllm.sampling_params import SamplingParams
+from minivllm.lab.sim.loop import run_steps, runner_output
+from minivllm.lab.sim.make import make_request, make_scheduler
+from minivllm.request import Sequence
 from minivllm.scheduling.output import ModelRunnerOutput, SchedulerOutput
 from minivllm.scheduling.scheduler import Scheduler
 from minivllm.utils.math_utils import cdiv
@@ -85,7 +85,8 @@ def bench_scheduler(
             ],
         )  # fmt: skip
 
-    hashing, digest = hashing_us(), least_hashing_us()
+    hashing = hashing_us()
+    digest = least_hashing_us()
     report.ceiling({"hashing_us_per_block": digest}, "SHA-256 of as many bytes")
     share = f"{digest / hashing:.0%} of the ceiling"
     report.note(f"hashing: {hashing:.2f} µs per block of {BLOCK_SIZE}, {share}")
@@ -128,7 +129,8 @@ def _blocks_filled(num_requests: int, num_steps: int) -> int:
 def _by_steps_done(num_requests: int, num_steps: int, caching: bool) -> dict[int, float]:
     """One long run, looked at when it has done few steps, a quarter of them, and all."""
     core = RunningDecodes(num_requests, _blocks_filled(num_requests, num_steps), caching)
-    windows, figures = [], {}
+    windows = []
+    figures = {}
     marks = {SHORT_RUN, num_steps // 4, num_steps}
     for steps in range(BLOCK_SIZE, num_steps + 1, BLOCK_SIZE):
         windows.append(window_us(core))
@@ -167,8 +169,8 @@ class RunningDecodes:
             max_num_seqs=num_requests,
             max_model_len=MAX_MODEL_LEN,
         )
-        params = SamplingParams(max_tokens=MAX_MODEL_LEN - PROMPT_TOKENS, ignore_eos=True)
-        requests = [Request(str(index), prompt_of(index), params) for index in range(num_requests)]
+        most = MAX_MODEL_LEN - PROMPT_TOKENS
+        requests = [make_request(str(i), prompt_of(i), most) for i in range(num_requests)]
         self._steps = run_steps(self.scheduler, requests, self._execute)
         self._planned = self._executed = 0.0
         self.step()
@@ -201,7 +203,7 @@ def window_us(core) -> float:
 
 def least_step_us(num_requests: int) -> float:
     """µs per request to write down that it runs, to count its token and to append it."""
-    request = Request("0", prompt_of(0), SamplingParams())
+    request = make_request("0", prompt_of(0))
     seqs = [Sequence(request, index) for index in range(num_requests)]
 
     def touch_each_request():

@@ -30,7 +30,8 @@ class StageCost:
 
     def __init__(self, node: Node, model: ModelShape, stage: int, pp_size: int, tp_size: int):
         begin, end = get_pp_indices(model.num_layers, stage, pp_size)
-        self.num_layers, self.num_ranks = end - begin, tp_size
+        self.num_layers = end - begin
+        self.num_ranks = tp_size
         self.rank_cost = CostModel(node.reached(tp_size), thin(model, self.num_layers, tp_size))
         self.launch_s = self.num_layers * node.launch_s_per_layer
         # two sums in a layer, and one for the embedding
@@ -89,9 +90,12 @@ class Cluster:
     ):
         self.model = model
         pp_size, tp_size = pipeline_parallel_size, tensor_parallel_size
-        heads = model.num_heads, model.num_kv_heads
-        check_tensor_parallel_size(*heads, model.hidden_size, tp_size)
-        self.stages = [StageCost(node, model, i, pp_size, tp_size) for i in range(pp_size)]
+        check_tensor_parallel_size(
+            model.num_heads, model.num_kv_heads, model.hidden_size, size=tp_size
+        )
+        self.stages = [
+            StageCost(node, model, i, pp_size=pp_size, tp_size=tp_size) for i in range(pp_size)
+        ]
         self.num_ranks = tp_size * pp_size
         self.cpu_s_per_sequence = node.cpu_s_per_sequence
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import deque
 from concurrent.futures import Future
 
+from minivllm.lab.sim.clock import Clock
 from minivllm.lab.sim.cluster import Cluster
-from minivllm.lab.sim.replica import Clock, Replica, Size
+from minivllm.lab.sim.replica import Replica, Size
 from minivllm.request import Sequence
 from minivllm.scheduling.batch_queue import BatchQueue
 from minivllm.scheduling.livelock import check_progress
@@ -43,7 +44,8 @@ class PipelineReplica(Replica):
         if oldest is None:
             return []
         plan, output = oldest
-        before, (num_tokens, passed) = self.now, self.in_flight.popleft()
+        before = self.now
+        (num_tokens, passed) = self.in_flight.popleft()
         if passed:
             end = max(before, passed[-1][1])
             self.clock.now = end + self.cpu_s_per_sequence * len(plan.num_scheduled_tokens)
@@ -57,7 +59,8 @@ class PipelineReplica(Replica):
     @property
     def _is_kept_out(self) -> bool:
         """True if there are requests, and none runs or is in flight."""
-        scheduler, in_flight = self.scheduler, (passed for _, passed in self.in_flight)
+        scheduler = self.scheduler
+        in_flight = (passed for _, passed in self.in_flight)
         return bool(scheduler.requests) and not (scheduler.running or any(in_flight))
 
     def _launch(self, plan: SchedulerOutput) -> Future[ModelRunnerOutput]:
@@ -75,7 +78,9 @@ class PipelineReplica(Replica):
 
     def _pass(self) -> list[tuple[float, float]]:
         """Start and end of the last plan in each stage."""
-        ready, passed, size = self.now, [], self._size
+        ready = self.now
+        passed = []
+        size = self._size
         for index, stage in enumerate(self.stages):
             start = max(ready, self.free_from[index])
             end = start + stage.step_seconds(size.num_tokens, size.num_attended, size.num_kv)

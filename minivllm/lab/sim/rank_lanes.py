@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import partial
+from typing import Any
+
 from minivllm.lab.sim.cluster import StageCost
 from minivllm.trace import Trace
 from minivllm.trace.records import Communicated, RankWorked
@@ -22,19 +25,30 @@ def record_stage(
         num_tokens: of the plan.
         start, end: seconds between which the stage computes.
     """
-    stage, plan = stages[index], trace.oldest_plan
+    stage = stages[index]
+    plan = trace.oldest_plan
     slot = (end - start) / max(1, stage.num_all_reduces)
-    seconds, num_bytes = stage.all_reduce_seconds(num_tokens), stage.all_reduce_bytes(num_tokens)
+    seconds = stage.all_reduce_seconds(num_tokens)
+    num_bytes = stage.all_reduce_bytes(num_tokens)
     sent = stage.sent_bytes(num_tokens)
     for rank in range(index * stage.num_ranks, (index + 1) * stage.num_ranks):
         trace.record(RankWorked, rank, plan, start, end)
+        exchange = partial(_exchange, trace, rank, plan)
         if index > 0:
             arrival = start - stages[index - 1].send_seconds(num_tokens)
-            trace.record(Communicated, rank, plan, arrival, start, "pp", "recv", sent)
+            exchange(arrival, start, "pp", op="recv", num_bytes=sent)
         for number in range(1, stage.num_all_reduces + 1):
             done = start + number * slot
-            times = done - seconds, done
-            trace.record(Communicated, rank, plan, *times, "tp", "all_reduce", num_bytes)
+            exchange(done - seconds, done, "tp", op="all_reduce", num_bytes=num_bytes)
         if index < len(stages) - 1:
             arrival = end + stage.send_seconds(num_tokens)
-            trace.record(Communicated, rank, plan, end, arrival, "pp", "send", sent)
+            exchange(end, arrival, "pp", op="send", num_bytes=sent)
+
+
+def _exchange(
+    trace: Trace, rank: int, plan: int, start: float, end: float, group: str, **what: Any
+) -> None:
+    """Record that a rank took part in an operation of a group."""
+    trace.records.append(
+        Communicated(trace.step, rank, plan, start=start, end=end, group=group, **what)
+    )
