@@ -63,6 +63,7 @@ class Sequence:
         "index",
         "num_computed_tokens",
         "num_in_flight_tokens",
+        "num_output_placeholders",
         "num_prompt_tokens",
         "request",
         "seq_id",
@@ -80,6 +81,7 @@ class Sequence:
         self.num_prompt_tokens = len(self.token_ids)
         self.num_computed_tokens = 0  # those of steps that are planned included
         self.num_in_flight_tokens = 0  # scheduled by steps whose output has not come yet
+        self.num_output_placeholders = 0  # tokens on their way, behind the known ones
         self.spec_token_ids: list[int] = []  # drafts: guessed, not yet verified
         self.block_hashes: list[bytes] = []  # of its full blocks, as far as asked for
         self.cumulative_logprob = 0.0  # of its output; only beams need it
@@ -206,6 +208,7 @@ class Request:
             seq.spec_token_ids = []
             seq.num_computed_tokens = 0
             seq.num_in_flight_tokens = 0
+            seq.num_output_placeholders = 0
             if self.grammar is not None:
                 # its place behind the prompt, and then behind each token so far
                 seq.grammar = self.grammar.fork()

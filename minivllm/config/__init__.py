@@ -55,6 +55,7 @@ class SchedulerConfig:
     # 0 in a pooling engine: no slot is kept for a token to come, which is sampled and not computed
     num_sampled_tokens_per_step: int = 1
     max_loras: int = 0  # adapters that one step may hold; 0: there are none
+    async_scheduling: bool = False  # True: a step is planned while the one before it runs
 
 
 @dataclass(frozen=True)
@@ -134,3 +135,9 @@ class VllmConfig:
         model = self.model_config.shard(rank, size)
         model = model.stage(stage, self.parallel_config.pipeline_parallel_size)
         return replace(self, model_config=model, draft_model_config=draft)
+
+    @property
+    def max_concurrent_batches(self) -> int:
+        """Number of plans in flight at most: one for each stage, and one that is being made."""
+        stages = self.parallel_config.pipeline_parallel_size
+        return stages + self.scheduler_config.async_scheduling

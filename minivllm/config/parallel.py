@@ -39,6 +39,13 @@ class ParallelConfig:
         default = "uni" if self.world_size == 1 else "mp"
         return self.distributed_executor_backend or default
 
+    @property
+    def supports_async_scheduling(self) -> bool:
+        """True if the executor takes a step before the one before it is done."""
+        if isinstance(self.backend, str):
+            return self.backend != "ray"
+        return bool(getattr(self.backend, "supports_async_scheduling", False))
+
     def check(self) -> None:
         """Raise ``ValueError`` for a size or a backend that cannot be."""
         for name in ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"):

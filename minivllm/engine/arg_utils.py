@@ -28,6 +28,7 @@ from minivllm.config import (
     compat,
 )
 from minivllm.config.lora import LoRAConfig, make_lora_config
+from minivllm.config.overlap import resolve_async_scheduling
 from minivllm.config.parallel import ParallelConfig
 from minivllm.config.pooler import PoolerConfig
 from minivllm.config.speculative import (
@@ -124,6 +125,7 @@ class EngineArgs:
     enable_chunked_prefill: bool | None = None
     long_prefill_token_threshold: int = 0  # a prompt's share of a step while others wait; 0: all
     scheduling_policy: Any = "fcfs"  # by name, or one of your own
+    async_scheduling: bool | None = None  # plan a step while one runs; None: only on a GPU
 
     # structured outputs
     structured_outputs_config: dict | StructuredOutputsConfig | None = None  # {"backend": "fsm"}
@@ -377,6 +379,13 @@ class EngineArgs:
         ok = self.pipeline_parallel_size == 1 or (draft_config is None and lora_config is None)
         allowed = "1 with a draft model or adapters, which have no stages yet"
         check(ok, "pipeline_parallel_size", self.pipeline_parallel_size, allowed)
+        async_scheduling = resolve_async_scheduling(
+            self.async_scheduling,
+            is_on_cpu=device.type == "cpu",
+            runner_type=model_config.runner_type,
+            speculative_config=speculative_config,
+            parallel_config=parallel_config,
+        )
         return VllmConfig(
             model_config=model_config,
             load_config=LoadConfig(
@@ -399,6 +408,7 @@ class EngineArgs:
                 preemption_mode=self.preemption_mode,
                 num_sampled_tokens_per_step=0 if model_config.runner_type == "pooling" else 1,
                 max_loras=0 if lora_config is None else lora_config.max_loras,
+                async_scheduling=async_scheduling,
                 **slots_for_drafts(
                     speculative_config, limits.max_model_len, limits.max_num_batched_tokens
                 ),

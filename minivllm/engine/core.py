@@ -87,6 +87,10 @@ class EngineCore:
             self.scheduler.reset(checkpoint)
             raise
 
+    def end_steps_in_flight(self) -> Iterable[EngineCoreOutputs]:
+        """End the steps whose plans are in flight. Between two calls of ``step`` there is none."""
+        return ()
+
     def fill_grammar_bitmask(self, plan: SchedulerOutput) -> None:
         """Set the bitmask of the tokens that grammars allow next."""
         if (manager := self.structured_output_manager) is not None:

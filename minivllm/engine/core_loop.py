@@ -68,12 +68,13 @@ class EngineCoreLoop:
             outputs = EngineCoreOutputs()
             for message in self._receive(self._seconds_to_wait()):
                 if message == STOP:
+                    self._end_in_flight(outputs)
                     return self.core.check_integrity()
                 getattr(self, f"_on_{message[0]}")(outputs, *message[1:])
             if self._has_work():
                 self._step(outputs)
             if self._steps_left is not None and not self._has_work():
-                self._on_pause(outputs)  # all steps asked for are taken, or nothing is left to do
+                self._pause(outputs)  # all steps asked for are taken, or nothing is left to do
             if self._trace is not None:
                 outputs.records = self._trace.take()
             outputs.scheduler_stats = self.core.make_stats()
@@ -105,9 +106,7 @@ class EngineCoreLoop:
             self._steps_left -= 1
         try:
             step = make_progress(self.core.scheduler, self.core.step)
-            outputs.outputs = step.outputs
-            outputs.prompt_logprobs = step.prompt_logprobs
-            outputs.timestamp = step.timestamp
+            self._add(step, outputs)
             self._stuck_since = None
         except LivelockError as error:
             now = time.monotonic()
@@ -117,6 +116,18 @@ class EngineCoreLoop:
                 waiting = list(self.core.scheduler.requests)
                 self.core.abort_requests(waiting)
                 outputs.refused += [(request_id, error) for request_id in waiting]
+
+    def _add(self, step: EngineCoreOutputs, outputs: EngineCoreOutputs) -> None:
+        """Add what a step has brought to a turn's outputs."""
+        outputs.outputs += step.outputs
+        for request_id, found in step.prompt_logprobs.items():
+            outputs.prompt_logprobs.setdefault(request_id, {}).update(found)
+        outputs.timestamp = step.timestamp or outputs.timestamp
+
+    def _end_in_flight(self, outputs: EngineCoreOutputs) -> None:
+        """End the steps whose plans are in flight, before something that is no step."""
+        for step in self.core.end_steps_in_flight():
+            self._add(step, outputs)
 
     def _on_add(self, outputs: EngineCoreOutputs, request: Request) -> None:
         try:
@@ -142,6 +153,10 @@ class EngineCoreLoop:
         outputs.stopped_req_ids += [request_id for request_id, _ in sequences]
 
     def _on_pause(self, outputs: EngineCoreOutputs) -> None:
+        self._end_in_flight(outputs)
+        self._pause(outputs)
+
+    def _pause(self, outputs: EngineCoreOutputs) -> None:
         self._paused = True
         self._steps_left = None
         self._stuck_since = None
@@ -164,6 +179,7 @@ class EngineCoreLoop:
     def _on_call(
         self, outputs: EngineCoreOutputs, number: int, method: str, arguments: tuple
     ) -> None:
+        self._end_in_flight(outputs)
         try:
             outputs.utility_outputs.append((number, attrgetter(method)(self.core)(*arguments)))
         except Exception as error:  # it goes to the caller, and the core goes on

@@ -8,6 +8,7 @@ from minivllm.executor.abstract import Executor
 from minivllm.kv.encoder_only import EncoderOnlyKVCacheManager
 from minivllm.kv.kv_cache_config import KVCacheConfig, get_kv_cache_config
 from minivllm.kv.manager import KVCacheManager
+from minivllm.scheduling.async_scheduler import AsyncScheduler
 from minivllm.scheduling.scheduler import Scheduler
 from minivllm.spec_decode.proposer import Drafter
 from minivllm.trace import Trace
@@ -49,7 +50,8 @@ def make_scheduler(config: VllmConfig, kv_cache_config: KVCacheConfig) -> Schedu
         kv_cache_config.num_host_blocks,
         trace,
     )
-    return Scheduler(limits, kv_cache_manager, trace)
+    scheduler_class = AsyncScheduler if limits.async_scheduling else Scheduler
+    return scheduler_class(limits, kv_cache_manager, trace)
 
 
 def make_lora_registry(

@@ -1,11 +1,14 @@
-"""PipelineEngineCore: the engine core with several plans in flight, one for each stage.
+"""PipelineEngineCore: the engine core with several plans in flight.
+
+One for each stage of a pipeline, and one more with asynchronous scheduling: it is made while they
+are computed.
 
 (vLLM: ``EngineCore.step_with_batch_queue`` in vllm/v1/engine/core.py)
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
 
 from minivllm.config import VllmConfig
@@ -20,7 +23,7 @@ from minivllm.structured_output.manager import StructuredOutputManager
 
 
 class PipelineEngineCore(EngineCore):
-    """An engine core whose workers are stages, with a plan in flight for each of them."""
+    """An engine core that makes a plan before the tokens of the last one are known."""
 
     def __init__(
         self,
@@ -29,8 +32,7 @@ class PipelineEngineCore(EngineCore):
         structured_output_manager: StructuredOutputManager | None = None,
     ):
         super().__init__(config, executor_class, structured_output_manager)
-        size = config.parallel_config.pipeline_parallel_size
-        self.batch_queue = BatchQueue(self.scheduler, size)
+        self.batch_queue = BatchQueue(self.scheduler, config.max_concurrent_batches)
 
     def step(self) -> EngineCoreOutputs:
         """Plan a step if there is room for one; else wait for the oldest one and end it.
@@ -38,26 +40,48 @@ class PipelineEngineCore(EngineCore):
         If anything in it fails, all plans in flight are given up, and their requests are computed
         again by later steps.
         """
-        checkpoint = None
-        scheduler = self.scheduler
         try:
             if self.drafter is not None:
-                scheduler.update_draft_token_ids(self.drafter.draft(self.to_draft_for, {}))
+                drafts = self.drafter.draft(self.to_draft_for, {})
+                self.scheduler.update_draft_token_ids(drafts)
             self.to_draft_for = []
             oldest = self.batch_queue.advance(self._launch)
-            if oldest is None:
-                return EngineCoreOutputs()
-            plan, output = oldest
+        except BaseException:
+            self._give_up()
+            raise
+        return EngineCoreOutputs() if oldest is None else self._update(*oldest)
+
+    def _update(self, plan: SchedulerOutput, output: ModelRunnerOutput) -> EngineCoreOutputs:
+        """Update the scheduler from the output of the oldest plan."""
+        scheduler, checkpoint = self.scheduler, None
+        try:
             # also those that were preempted since, whose tokens come all the same
             in_plan = (scheduler.sequences.get(seq_id) for seq_id in plan.num_scheduled_tokens)
             checkpoint = Checkpoint(seq for seq in in_plan if seq is not None)
             self.to_draft_for = scheduler.update_from_output(plan, output)
             return collect(self.to_draft_for, output)
         except BaseException:
-            self.to_draft_for = []
-            self.batch_queue.clear()
-            scheduler.reset(checkpoint)
+            self._give_up(checkpoint)
             raise
+
+    def _give_up(self, checkpoint: Checkpoint | None = None) -> None:
+        """Give up all plans in flight, after a failure; their requests are computed again."""
+        self.to_draft_for = []
+        self.batch_queue.clear()
+        self.scheduler.reset(checkpoint)
+
+    def end_steps_in_flight(self) -> Iterator[EngineCoreOutputs]:
+        """Wait for all plans in flight and end their steps; no further one is planned.
+
+        Yields the outputs of each.
+        """
+        while self.batch_queue:
+            try:
+                oldest = self.batch_queue.end_oldest()
+            except BaseException:
+                self._give_up()
+                raise
+            yield self._update(*oldest)
 
     def has_unfinished_requests(self) -> bool:
         """True while ``step`` has something to do: also to end plans of requests that are over."""
@@ -67,14 +91,14 @@ class PipelineEngineCore(EngineCore):
         """Give a plan to the workers, without waiting for its tokens."""
         if plan.has_structured_output_requests:
             self.fill_grammar_bitmask(plan)
-        tell_tokens(plan, self.scheduler.sequences)
+        if self.config.parallel_config.pipeline_parallel_size > 1:
+            tell_tokens(plan, self.scheduler.sequences)
         return self.executor.execute_model(plan, non_block=True)
 
 
 def core_class(config: VllmConfig) -> type[EngineCore]:
-    """The engine core for a config: the plain one, unless its workers are stages."""
-    stages = config.parallel_config.pipeline_parallel_size
-    return EngineCore if stages == 1 else PipelineEngineCore
+    """The engine core for a config: the plain one, unless several plans may be in flight."""
+    return EngineCore if config.max_concurrent_batches == 1 else PipelineEngineCore
 
 
 def tell_tokens(plan: SchedulerOutput, sequences: Mapping[str, Sequence]) -> None:

@@ -23,6 +23,7 @@ from minivllm.scheduling.output import ModelRunnerOutput, SchedulerOutput
 
 _CLASSES = {
     "uni": "minivllm.executor.uniproc:UniProcExecutor",
+    "uni in a thread": "minivllm.executor.uniproc_thread:UniProcThreadExecutor",
     "mp": "minivllm.executor.multiproc:MultiprocExecutor",
     "together": "minivllm.executor.in_process:TogetherExecutor",
     "ray": "minivllm.executor.ray:RayExecutor",
@@ -37,6 +38,7 @@ class Executor(ABC):
     """
 
     num_machines = 1  # that its ranks are on
+    supports_async_scheduling = False  # True: takes a step before the one before it is done
 
     def __init__(self, config: VllmConfig):
         self.config = config
@@ -56,6 +58,8 @@ class Executor(ABC):
         backend = config.parallel_config.backend
         if isinstance(backend, type):
             return backend
+        if backend == "uni" and config.scheduler_config.async_scheduling:
+            backend = "uni in a thread"
         module, name = _CLASSES[backend].split(":")
         return getattr(import_module(module), name)
 

@@ -14,9 +14,12 @@ class UniProcExecutor(Executor):
     """Calls its one worker directly."""
 
     def _init_executor(self) -> None:
-        self.worker = Worker(self.config)
+        self.worker = self._make_worker()
         self.worker.init_device()
         self.worker.load_model()
+
+    def _make_worker(self) -> Worker:
+        return Worker(self.config)
 
     def collective_rpc(
         self,

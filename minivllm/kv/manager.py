@@ -166,15 +166,20 @@ class KVCacheManager:
                 new_ids = [block.block_id for block in new_blocks]
                 if self.trace is not None:
                     self.trace.record(records.BlocksAllocated, seq.seq_id, tuple(new_ids))
-        # 5. Blocks that this step fills can be found from now on, but none that holds a draft.
+        # 5. Blocks that this step fills can be found from now on, but none that holds a draft, or a
+        # token that is not known yet: it has no hash.
         if self.prefix_cache is not None:
-            num_full = num_tokens // self.block_size
-            if seq.spec_token_ids:
-                num_full = min(num_full, seq.num_tokens // self.block_size)
+            num_full = min(num_tokens, len(seq.token_ids)) // self.block_size
             if table.num_cached_blocks < num_full:
                 first = table.num_cached_blocks
                 self._register(self.prefix_cache, seq, table, first, num_full)
         return new_ids
+
+    def cache_blocks(self, seq: Sequence, num_tokens: int) -> None:
+        """Cache a running sequence's blocks that are full with its first ``num_tokens`` tokens."""
+        table, num_full = self.block_tables[seq.seq_id], num_tokens // self.block_size
+        if self.prefix_cache is not None and table.num_cached_blocks < num_full:
+            self._register(self.prefix_cache, seq, table, table.num_cached_blocks, num_full)
 
     def _register(
         self, cache: PrefixCache, seq: Sequence, table: BlockTable, first: int, num_full: int

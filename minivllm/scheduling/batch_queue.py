@@ -11,11 +11,30 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
+from dataclasses import dataclass
 
+from minivllm.request import Sequence
 from minivllm.scheduling.output import ModelRunnerOutput, SchedulerOutput
 from minivllm.scheduling.scheduler import Scheduler
+from minivllm.trace.records import TokensWasted
 
 Execute = Callable[[SchedulerOutput], "Future[ModelRunnerOutput]"]
+
+
+@dataclass(frozen=True)
+class PlanInFlight:
+    """A plan whose tokens are not known yet.
+
+    Attributes:
+        plan: what is computed.
+        output: comes when it has been computed.
+        sequences: those in it. They may have ended when its output comes, and a new request may
+            have the id of one by then.
+    """
+
+    plan: SchedulerOutput
+    output: Future[ModelRunnerOutput]
+    sequences: list[Sequence]
 
 
 class BatchQueue:
@@ -29,7 +48,8 @@ class BatchQueue:
     def __init__(self, scheduler: Scheduler, size: int):
         self.scheduler = scheduler
         self.size = size
-        self._plans: deque[tuple[SchedulerOutput, Future[ModelRunnerOutput]]] = deque()
+        self.num_wasted_tokens = 0  # so far: computed for sequences that had ended meanwhile
+        self._plans: deque[PlanInFlight] = deque()
 
     def __len__(self) -> int:
         return len(self._plans)
@@ -58,8 +78,9 @@ class BatchQueue:
         trace = self.scheduler.trace
         if self._has_something_to_plan:
             plan = self.scheduler.schedule()
-            self._count(plan, 1)
-            self._plans.append((plan, execute(plan)))
+            sequences = [self.scheduler.sequences[name] for name in plan.num_scheduled_tokens]
+            self._count(plan, sequences, 1)
+            self._plans.append(PlanInFlight(plan, execute(plan), sequences))
             more = bool(plan.num_scheduled_tokens) or bool(self.scheduler.requests)
             if len(self._plans) < self.size and more:
                 if trace is not None:
@@ -67,18 +88,39 @@ class BatchQueue:
                 return None
         elif not self._plans:
             return None
-        elif trace is not None:
-            trace.start_step_without_plan()
-        plan, output = self._plans.popleft()
-        result = output.result()
-        self._count(plan, -1)
-        return plan, result
+        else:
+            return self.end_oldest()
+        return self._pop()
 
-    def _count(self, plan: SchedulerOutput, sign: int) -> None:
+    def end_oldest(self) -> tuple[SchedulerOutput, ModelRunnerOutput]:
+        """Wait for the oldest plan, without making another one. Returns it and its output."""
+        if self.scheduler.trace is not None:
+            self.scheduler.trace.start_step_without_plan()
+        return self._pop()
+
+    def _pop(self) -> tuple[SchedulerOutput, ModelRunnerOutput]:
+        oldest = self._plans.popleft()
+        output = oldest.output.result()
+        self._count(oldest.plan, oldest.sequences, -1)
+        self._discard(oldest, output)
+        return oldest.plan, output
+
+    def _count(self, plan: SchedulerOutput, sequences: list[Sequence], sign: int) -> None:
         """Count the tokens of a plan as in flight, or no longer."""
-        for seq_id, num_new in plan.num_scheduled_tokens.items():
-            if (seq := self.scheduler.sequences.get(seq_id)) is not None:
-                seq.num_in_flight_tokens += sign * num_new
+        for seq in sequences:
+            seq.num_in_flight_tokens += sign * plan.num_scheduled_tokens[seq.seq_id]
+
+    def _discard(self, oldest: PlanInFlight, output: ModelRunnerOutput) -> None:
+        """Take the tokens of sequences that have ended meanwhile out of an output."""
+        trace = self.scheduler.trace
+        for seq in oldest.sequences:
+            if not seq.status.is_finished:
+                continue
+            for seq_id in (seq.seq_id, *oldest.plan.forks.get(seq.seq_id, ())):
+                wasted = output.sampled_token_ids.pop(seq_id, [])
+                self.num_wasted_tokens += len(wasted)
+                if trace is not None and wasted:
+                    trace.record(TokensWasted, seq_id, trace.oldest_plan, len(wasted))
 
     def clear(self) -> None:
         """Give all plans up: after a failed step their requests are computed again."""

@@ -31,7 +31,7 @@ def trace_schedule(trace: Trace, running: Iterable[Sequence], output: SchedulerO
             kind = "resumed"
         if num_new > 0 or kind == "resumed":
             computed = seq.num_computed_tokens
-            samples = computed + num_new >= seq.num_tokens
+            samples = computed + num_new >= seq.num_tokens + seq.num_output_placeholders
             trace.record(
                 Scheduled, seq.seq_id, kind,
                 num_computed_tokens=computed, num_tokens=num_new, samples=samples,

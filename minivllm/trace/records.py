@@ -213,6 +213,19 @@ class Finished(Record):
 
 
 @dataclass(frozen=True, slots=True)
+class TokensWasted(Record):
+    """Tokens came for a sequence that had ended when they did; ``plan`` is the step that made it.
+
+    With several plans in flight an end is known late: that of a stop token, a stop string or an
+    abort.
+    """
+
+    seq_id: str
+    plan: int
+    num_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
 class StepEnded(Record):
     """A plan's tokens are appended and what finished is freed.
 

@@ -13,6 +13,7 @@ _CHANGE_NOTHING = (
     records.StepStarted,
     records.StepPlanned,
     records.RequestSkipped,
+    records.TokensWasted,
     records.RankRecord,
 )
 ALIVE = {"waiting", "running", "preempted", "swapped"}  # the status of those not finished

@@ -113,8 +113,9 @@ class InputBatch:
     def append(self, sampled_token_ids: Mapping[str, list[int]]) -> None:
         """Append the tokens of a step, as the scheduler does on its side."""
         for seq_id, token_ids in sampled_token_ids.items():
-            if token_ids[-1] != NO_TOKEN:
-                self.states[seq_id].token_ids += token_ids
+            # Where nothing could be sampled the sequence ends; any token does for a plan behind it.
+            ended = token_ids[-1] == NO_TOKEN
+            self.states[seq_id].token_ids += [0] if ended else token_ids
 
     def sampling_metadata(
         self, seq_ids: list[str], logits: torch.Tensor, drafts: dict[str, list[int]]

@@ -17,7 +17,7 @@ logger = init_logger(__name__)
 
 
 class TracedWorker(Worker):
-    """One of several ranks of an engine that writes a trace."""
+    """A rank of an engine that writes a trace."""
 
     def __init__(self, config: VllmConfig, parallel_state: ParallelState):
         self._operations: list[Operation] = []
@@ -30,7 +30,7 @@ class TracedWorker(Worker):
         super().__init__(config, replace(parallel_state, tp=tp, pp=pp))
 
     def compile_or_warm_up_model(self) -> None:
-        if self.device.type == "cpu":
+        if self.device.type == "cpu" or self.config.parallel_config.world_size == 1:
             return super().compile_or_warm_up_model()
         logger.info("No CUDA graphs: a trace notes every operation between ranks.")
 
@@ -47,6 +47,6 @@ class TracedWorker(Worker):
 
 
 def make_worker(config: VllmConfig, parallel_state: ParallelState) -> Worker:
-    """Make the worker of one of several ranks."""
+    """Make the worker of a rank that computes beside other ranks, or beside the scheduler."""
     kind = TracedWorker if config.observability_config.trace else Worker
     return kind(config, parallel_state)

@@ -85,6 +85,7 @@ class Worker:
         self.total: float = host_memory_gib() * 2**30  # of the device
         self._peak_activations: int | None = None  # what a GPU was measured to need
         self._overhead = 0
+        self._has_failed = False  # the last step, and none since has begun anew
         self._profile: MemoryProfile | None = None
 
     def init_device(self) -> None:
@@ -269,10 +270,17 @@ class Worker:
         """Compute one step.
 
         Raises:
-            RuntimeError: if the GPU has not enough memory for it.
+            RuntimeError: if the GPU has not enough memory for it; or if the step before it has
+                failed, and this one was planned behind it: what it goes on from is not there. The
+                next plan that says ``reset`` is computed. (A stage computes it all the same: the
+                next one waits for what it sends.)
         """
+        is_stage = self.parallel_state.pp.size > 1
+        if self._has_failed and not scheduler_output.reset and not is_stage:
+            raise RuntimeError("the step before this one has failed.")
+        self._has_failed = True
         try:
-            return self.model_runner.execute_model(scheduler_output)
+            output = self.model_runner.execute_model(scheduler_output)
         except torch.OutOfMemoryError as error:
             clear_frames(error.__traceback__)  # what the step has made is let go
             torch.cuda.empty_cache()
@@ -281,6 +289,8 @@ class Worker:
                 f"fit into the memory of {self.device}; lower gpu_memory_utilization, "
                 "max_num_batched_tokens or max_num_seqs, or end what else uses the GPU."
             ) from error
+        self._has_failed = False
+        return output
 
     def check_params(self, params: Any) -> None:
         """No-op. Used to test that the arguments can be unpickled by this rank."""

@@ -98,7 +98,7 @@ def test_the_list_of_what_is_not_here_is_vllms():
     "given",
     [{"optimization_level": True}, {"nnodes": 1.5}, {"limit_mm_per_prompt": {"image": 1}},
      {"hf_token": True}, {"offload_params": {"a"}}, {"ignore_patterns": []}, {"watermark": 0.1},
-     {"mm_processor_cache_gb": 0}, {"async_scheduling": True}],
+     {"mm_processor_cache_gb": 0}],
 )  # fmt: skip
 def test_another_value_asks_for_something(given):
     with pytest.raises(ValueError, match="it is vLLM's, not minivllm's"):
@@ -108,7 +108,7 @@ def test_another_value_asks_for_something(given):
 @pytest.mark.parametrize(
     "given",
     [{"limit_mm_per_prompt": {}}, {"offload_params": set()}, {"node_rank": 0},
-     {"ignore_patterns": ("original/**/*",)}, {"async_scheduling": False},
+     {"ignore_patterns": ("original/**/*",)},
      {"reasoning_parser": ""}, {"worker_cls": None}],
 )  # fmt: skip
 def test_what_asks_for_nothing_is_taken(given):

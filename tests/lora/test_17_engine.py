@@ -37,6 +37,7 @@ WAYS = {
     "recomputed": {"num_gpu_blocks_override": 12, "preemption_mode": "recompute"},
     "swapped": {"num_gpu_blocks_override": 12, "preemption_mode": "swap"},
     "prefill first": {"scheduling_policy": "prefill_first", "num_gpu_blocks_override": 14},
+    "overlapped": {"async_scheduling": True, "max_num_batched_tokens": 9},
     "n-gram drafts": {"speculative_config": DRAFTS},
     "two ranks": {"tensor_parallel_size": 2, "distributed_executor_backend": "together"},
     "modules on four ranks": {

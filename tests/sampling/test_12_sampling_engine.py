@@ -261,7 +261,12 @@ def test_only_allowed_tokens(llm):
     assert len(set(got)) > 1
 
 
-def test_where_nothing_is_left_only_that_request_ends(llm):
+@pytest.mark.parametrize("overlapped", [False, True])
+def test_where_nothing_is_left_only_that_request_ends(llm, tiny_chat, overlapped):
+    """Also where the next step has been planned behind the token that did not come."""
+    if overlapped:
+        llm = LLM(str(tiny_chat), num_gpu_blocks_override=200, async_scheduling=True)
+
     def nothing(output, logits):
         return logits.fill_(-math.inf) if len(output) == 2 else logits
 

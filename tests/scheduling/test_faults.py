@@ -66,7 +66,8 @@ def fail_somewhere(engine, reached, rng):
     before = tokens(engine)
     at_last = fault_at(engine, "scheduler.update_from_output", after=True)
     executor = engine.engine_core.executor
-    runner = rng.choice(executor.workers).model_runner if stages(engine) > 1 else None
+    workers = getattr(executor, "workers", None)  # of stages
+    runner = rng.choice(workers).model_runner if workers else None
     with at_last, fault_at(engine, path, call, after, runner), pytest.raises(Fault) as fault:
         end_a_step(engine)
     reached.add(str(fault.value).split(",")[0])
@@ -75,21 +76,28 @@ def fail_somewhere(engine, reached, rng):
     engine.check_integrity()
 
 
-def stages(engine):
-    return engine.vllm_config.parallel_config.pipeline_parallel_size
+def num_plans(engine):
+    return engine.vllm_config.max_concurrent_batches
 
 
 def end_a_step(engine):
     """Call the engine until it has processed an output: the queue of plans is filled first."""
-    for _ in range(stages(engine)):
+    for _ in range(num_plans(engine)):
         engine.engine_core.step()
 
 
-@pytest.mark.parametrize("pp", [1, 2])
+WAYS = {
+    "one plan": {},
+    "two stages": {"pipeline_parallel_size": 2, "distributed_executor_backend": "together"},
+    "overlapped": {"async_scheduling": True},
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("mode", ["recompute", "swap", None])
 @pytest.mark.parametrize("caching", [True, False])
-def test_a_step_that_fails_at_any_point_changes_no_token(tiny_qwen2, mode, caching, pp):
-    """With two stages, both plans in flight are given up."""
+def test_a_step_that_fails_at_any_point_changes_no_token(tiny_qwen2, mode, caching, way):
+    """All plans in flight are given up."""
     reached, seed = set(), 0
     while len(reached) <= 15:
         seed += 1
@@ -99,9 +107,7 @@ def test_a_step_that_fails_at_any_point_changes_no_token(tiny_qwen2, mode, cachi
             "block_size": 4, "max_model_len": 48, "num_gpu_blocks_override": rng.choice([19, 26]),
             "max_num_batched_tokens": rng.choice([16, 64]), "preemption_mode": mode,
             "enable_prefix_caching": caching, "trace": True,
-            "pipeline_parallel_size": pp,
-            "distributed_executor_backend": "together" if pp > 1 else "uni",
-        }  # fmt: skip
+        } | WAYS[way]  # fmt: skip
         work = requests(rng)
         want = run(make_llm(tiny_qwen2, **kwargs).llm_engine, work)
         engine = make_llm(tiny_qwen2, **kwargs).llm_engine

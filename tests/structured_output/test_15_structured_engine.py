@@ -82,14 +82,18 @@ NGRAM = {"method": "ngram", "num_speculative_tokens": 5, "prompt_lookup_min": 1,
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("speculative_config", [None, NGRAM], ids=["plain", "drafts"])
+@pytest.mark.parametrize(
+    "how",
+    [{}, {"speculative_config": NGRAM}, {"async_scheduling": True}],
+    ids=["plain", "drafts", "overlapped"],
+)
 @pytest.mark.parametrize("mode", ["recompute", "swap"])
-def test_every_text_is_what_was_asked_for(tiny_chat, mode, speculative_config):
+def test_every_text_is_what_was_asked_for(tiny_chat, mode, how):
     llm = make_llm(
         tiny_chat, block_size=4, max_model_len=96, num_gpu_blocks_override=58, max_num_seqs=12,
-        max_num_batched_tokens=48, preemption_mode=mode, speculative_config=speculative_config,
+        max_num_batched_tokens=48, preemption_mode=mode, **how,
     )  # fmt: skip
-    engine, rng = llm.llm_engine, random.Random(f"{mode} {speculative_config}")
+    engine, rng = llm.llm_engine, random.Random(f"{mode} {how.get('speculative_config')}")
     asked, whole = {}, 0
     for i in range(NUM_REQUESTS // 4):
         kind, fits = rng.choice([*KINDS, (None, None)])

@@ -17,6 +17,7 @@ from minivllm.lora.request import LoadedLoRA, LoRARequest
 from minivllm.pooling_params import PoolingParams
 from minivllm.request import Request
 from minivllm.sampling_params import BeamSearchParams, SamplingParams
+from minivllm.scheduling.async_scheduler import AsyncScheduler
 from minivllm.scheduling.scheduler import Scheduler
 from minivllm.trace import Trace
 
@@ -93,7 +94,9 @@ def make_scheduler(
     Raises:
         ValueError: for an unknown policy.
     """
-    return Scheduler(SchedulerConfig(**limits), kv_manager, trace)
+    config = SchedulerConfig(**limits)
+    scheduler_class = AsyncScheduler if config.async_scheduling else Scheduler
+    return scheduler_class(config, kv_manager, trace)
 
 
 def make_traced_scheduler(
@@ -131,6 +134,7 @@ def make_vllms_scheduler(
     trace: Trace | None = None,
     *,
     speculative: dict[str, Any] | None = None,
+    num_stages: int = 1,
     **limits: Any,
 ) -> Scheduler:
     """The scheduler with vLLM's habits, for runs of vLLM: cached blocks stay, drafts are padded.
@@ -139,9 +143,12 @@ def make_vllms_scheduler(
         kv_manager: will find also blocks that a preempted request did not fill.
         trace: as for ``make_scheduler``.
         speculative: "method" and "num_speculative_tokens"; None: there are no drafts.
+        num_stages: of a pipeline whose steps are planned ahead (``async_scheduling``).
         limits: as for ``make_scheduler``.
     """
     kv_manager.forgets_called_off = False
+    if num_stages > 1:
+        return AsyncScheduler(SchedulerConfig(**limits), kv_manager, trace, num_stages=num_stages)
     if speculative is None:
         return make_scheduler(kv_manager, trace, **limits)
     config = SchedulerConfig(**limits, **speculative_limits(speculative))

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 GOLDEN = sorted((Path(__file__).parent / "golden").glob("*.json.gz"))
+ASYNC_GOLDEN = sorted((Path(__file__).parent / "golden" / "async").glob("*.json.gz"))
 LORA_GOLDEN = sorted((Path(__file__).parent / "golden" / "lora").glob("*.json.gz"))
 PIPELINE_GOLDEN = sorted((Path(__file__).parent / "golden" / "pipeline").glob("*.json.gz"))
 POOLING_GOLDEN = sorted((Path(__file__).parent / "golden" / "pooling").glob("*.json.gz"))

@@ -32,6 +32,8 @@ _LIMITS = ("max_num_batched_tokens", "max_num_seqs", "max_model_len",
 _SWITCHES = ("enable_prefix_caching", "enable_chunked_prefill")
 _STATS = ("num_drafts", "num_draft_tokens", "num_accepted_tokens",
           "num_accepted_tokens_per_pos")  # fmt: skip
+_MODES = ("async", "pp", "pp_async")  # several plans in flight
+_OVERLAPPED = ("async", "pp_async")  # also of one sequence
 _ENCODER_SLOTS = ("enc_free", "enc_freeable")
 _REQUEST = ("id", "arrival_step", "prompt_token_ids", "max_tokens")
 
@@ -97,12 +99,15 @@ def _prepare(
         config["num_gpu_blocks"], config["block_size"], config["enable_prefix_caching"]
     )
     speculative = config.get("speculative")
+    overlapped = config.get("mode") in _OVERLAPPED
     scheduler = make_vllms_scheduler(
         manager,
         speculative=speculative,
+        num_stages=config.get("pp_size", 1) if overlapped else 1,
         policy=policy or config["policy"],
         max_loras=config.get("max_loras", 0),
         num_sampled_tokens_per_step=int(config.get("runner_type") != "pooling"),
+        async_scheduling=overlapped,
         **{name: config[name] for name in _LIMITS},
     )
     return scheduler, [_request(entry) for entry in workload["requests"]], speculative
@@ -157,15 +162,17 @@ def _describe_calls(
     """Every call of an engine with several plans in flight, as a recording describes it."""
 
     def describe(plan: SchedulerOutput) -> list[dict[str, Any]]:
-        known = {name: seq.num_tokens for name, seq in scheduler.sequences.items()}
-        return [
-            {**entry, "num_known": known[entry["id"]], "placeholders": 0}
-            for entry in _scheduled(plan, scheduler.kv_manager)
-        ]
+        described = []
+        for entry in _scheduled(plan, scheduler.kv_manager):
+            seq = scheduler.sequences[entry["id"]]
+            known, placeholders = seq.num_tokens, seq.num_output_placeholders
+            described.append({**entry, "num_known": known, "placeholders": placeholders})
+        return described
 
     entries = workload["requests"]
     aborts = {e["id"]: e["abort_step"] for e in entries if e.get("abort_step") is not None}
-    size = workload["config"]["pp_size"]
+    config = workload["config"]
+    size = config.get("pp_size", 1) + (config["mode"] in _OVERLAPPED)
     return CallRecorder(scheduler, requests, aborts, size=size, describe=describe).calls()
 
 
@@ -238,8 +245,8 @@ def _validate(workload: dict[str, Any]) -> None:
     ok = size is None or (is_int(size, 0) and size <= _MOST)
     check(ok, "config['encoder_cache_size']", size, f"an integer from 0 to {_MOST}")
     mode = config.get("mode")
-    check(mode in (None, "pp"), "config['mode']", mode, "'pp', or absent")
-    if mode is not None:
+    check(mode in (None, *_MODES), "config['mode']", mode, f"one of {_MODES}, or absent")
+    if mode in ("pp", "pp_async"):
         stages = config.get("pp_size")
         ok = is_int(stages, 1) and stages <= _MOST
         check(ok, "config['pp_size']", stages, f"an integer from 1 to {_MOST}")

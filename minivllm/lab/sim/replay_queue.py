@@ -1,4 +1,4 @@
-"""Replay of recordings with several plans in flight: a pipeline's, ``mode: "pp"``.
+"""Replay of recordings with several plans in flight: modes "async", "pp" and "pp_async".
 
 A step of such a recording is a call of the engine: it may make a plan, and may process the output
 of an earlier one.
@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from typing import Any
 
-from minivllm.lab.sim.loop import fake_execute
+from minivllm.lab.sim.stub_runner import StubRunner
 from minivllm.logger import silenced
 from minivllm.request import Request, RequestStatus
 from minivllm.scheduling.batch_queue import BatchQueue
@@ -44,7 +44,9 @@ class CallRecorder:
         self.queue = BatchQueue(scheduler, size)
         self.number = -1
         self._described: dict[str, Any] = {}
-        self._numbers: dict[int, int] = {}  # the call of each plan in flight, by identity
+        self.runner = StubRunner()
+        # of each plan in flight, by identity: the call that made it, and who gets a token
+        self._made: dict[int, tuple[int, list[str]]] = {}
 
     def calls(self) -> Iterator[dict[str, Any]]:
         """Yield every call until no request is left or to come."""
@@ -79,9 +81,10 @@ class CallRecorder:
             "waiting": [request.request_id for request in scheduler.waiting],
             "free_blocks": scheduler.kv_manager.block_pool.num_free_blocks,
         }
-        self._numbers[id(plan)] = self.number
         future: Future[ModelRunnerOutput] = Future()
-        future.set_result(fake_execute(scheduler, plan))
+        output = self.runner.execute(plan)
+        self._made[id(plan)] = self.number, list(output.sampled_token_ids)
+        future.set_result(output)
         return future
 
     def _update(self, oldest: tuple[SchedulerOutput, ModelRunnerOutput] | None) -> None:
@@ -89,15 +92,15 @@ class CallRecorder:
             return
         plan, output = oldest
         scheduler = self.scheduler
-        sampled = output.sampled_token_ids
-        unfinished = set(scheduler.sequences)
+        number, computed = self._made.pop(id(plan))
+        sampled = {name: ids[0] for name, ids in output.sampled_token_ids.items()}
         told = len(scheduler.next_output.finished_req_ids)
         scheduler.update_from_output(plan, output)
         finished = scheduler.next_output.finished_req_ids[told:]
         self._described |= {
-            "updated": self._numbers.pop(id(plan)),
-            "sampled": {name: ids[0] for name, ids in sampled.items() if name in unfinished},
-            "discarded": [name for name in sampled if name not in unfinished],
+            "updated": number,
+            "sampled": sampled,
+            "discarded": [name for name in computed if name not in sampled],
             "finished": [r.request_id for r in self.requests if r.request_id in finished],
             "free_blocks_after": scheduler.kv_manager.block_pool.num_free_blocks,
         }

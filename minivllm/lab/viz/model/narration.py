@@ -29,6 +29,7 @@ from minivllm.trace.records import (
     StepFailed,
     SwappedIn,
     SwappedOut,
+    TokensWasted,
     Verified,
 )
 from minivllm.trace.state import SequenceState, State
@@ -123,6 +124,9 @@ class Narration:
             case Verified(_, seq_id, drafts, num_accepted):
                 said = f"{self._name(seq_id)} keeps {num_accepted} of {count(len(drafts), 'draft')}"
                 self._moves.append(said)
+            case TokensWasted(_, seq_id, _, num_tokens):
+                tokens = count(num_tokens, "token")
+                self._moves.append(f"{tokens} of {self._name(seq_id)} came after its end: wasted")
             case RankWorked(_, rank):
                 self._ranks[rank] = 0
             case Communicated(_, rank):
