@@ -13,8 +13,6 @@ from minivllm.lab.viz.draw.layout import (
     MARGIN,
     MAX_WIDTH,
     NOBODY,
-    SWATCH_HEIGHT,
-    SWATCH_WIDTH,
     box_swatch,
     sheet,
 )
@@ -30,6 +28,7 @@ from minivllm.lab.viz.draw.palette import (
 )
 from minivllm.lab.viz.draw.svg import Drawing, text_width
 from minivllm.lab.viz.draw.wording import count, pad
+from minivllm.lab.viz.figures.timeline_rows import AHEAD, draw_wasted, wasted_swatch
 from minivllm.lab.viz.model.overlap_model import OverlapModel, Part, Token, read_overlap
 from minivllm.lab.viz.model.times import CLOCKS
 from minivllm.trace import Trace
@@ -61,7 +60,6 @@ WORDS = {
     "compute": "device computes it", "wait": "nothing to do",
 }  # fmt: skip
 SIGNS = {"plan": "p", "wait": "░", "update": "u", "text": "t", "compute": "█"}
-ON_ITS_WAY = {"stroke_dasharray": "1.5 2.5"}
 
 
 @dataclass(frozen=True)
@@ -124,7 +122,9 @@ def overlap_lanes(
         runs: what the engines wrote, by the name of the run.
         first, last: calls that are drawn, both included; None is the first and the last.
         clock: "steps" draws what the records say in equal units, the same on every machine: one
-            for a plan, an update and the text, four for a device; "seconds" as it was measured.
+            for a plan, an update and the text, four for a device; "seconds" as it was measured:
+            then the tokens' way back belongs to the update, and whatever the caller does between
+            two calls to the text.
         title, mark: what it shows, and plans to point at: (run, "CPU", "device" or "rank 1",
             number of the plan, text).
 
@@ -137,8 +137,10 @@ def overlap_lanes(
     check(len(runs) > 0, "runs", runs, "at least one")
     read = [_read(name, trace, first, last, clock) for name, trace in runs.items()]
     head = "Lanes of the CPU and the device"
-    unit = "each plan, update and text a unit, a device's plan four" if clock == "steps" else "ms"
-    facts = f"time from left to right ({unit})"
+    unit = "a unit for each plan, update and text, four for a device's plan"
+    if clock == "seconds":
+        unit = f"{1000 * max(run.model.end for run in read):,.4g} ms as measured"
+    facts = f"time from left to right: {unit}"
     alt = f"{head}. {' '.join(map(_told, read))}"
     return finish(_drawing(read, clock, (head, facts, alt)), _text(read, clock, head), title, mark)
 
@@ -188,10 +190,10 @@ def _drawing(runs: list[_Run], clock: str, words: tuple[str, str, str]) -> Drawi
         for kind, text in WORDS.items()
         if kind in kinds
     ]
-    legend.append((box_swatch(fill=PAPER, stroke=NOBODY.edge, **ON_ITS_WAY), "token on its way"))
+    legend.append((box_swatch(fill=PAPER, stroke=NOBODY.edge, **AHEAD), "token on its way"))
     legend.append((box_swatch(fill=NOBODY.light, stroke=NOBODY.edge), "known"))
     if any(run.model.num_wasted for run in runs):
-        legend.append((_wasted_swatch, "wasted"))
+        legend.append((wasted_swatch, "wasted"))
     drawing = sheet(*words, right, bottom, legend)
     y = float(HEADER_HEIGHT)
     for run in runs:
@@ -258,28 +260,13 @@ def _draw_token(
     told = f"{owner.letter}: token of plan {token.plan}"
     size = 9.0  # of the box of a token that is known
     way = max(end - x - (0 if token.known is None else size), 0.4)
-    dotted = {"fill": PAPER, "stroke": owner.edge, "stroke_width": 1, **ON_ITS_WAY}
+    dotted = {"fill": PAPER, "stroke": owner.edge, "stroke_width": 1, **AHEAD}
     drawing.rect(x + 0.5, y + 2, way, TOKENS - 4, f"{told}, on its way", **dotted)
     if token.is_wasted:
-        _draw_wasted(drawing, (x + 0.5, y + 2, end - x - 1, TOKENS - 4), f"{told}, wasted")
+        draw_wasted(drawing, (x + 0.5, y + 2, end - x - 1, TOKENS - 4), f"{told}, wasted")
     elif token.known is not None:
         look = {"fill": owner.light, "stroke": owner.edge, "rx": 1.5}
         drawing.rect(end - size, y + 1.5, size, TOKENS - 3, f"{told}, known", **look)
-
-
-def _draw_wasted(
-    drawing: Drawing, box: tuple[float, float, float, float], told: str | None
-) -> None:
-    """A token that nobody wants: the box is crossed out."""
-    x, y, width, height = box
-    d = f"M{x:.2f} {y:g}l{width:.2f} {height:g}M{x:.2f} {y + height:g}l{width:.2f} {-height:g}"
-    drawing.path(d, told, stroke=INK, stroke_width=1.4)
-
-
-def _wasted_swatch(drawing: Drawing, x: float, y: float) -> None:
-    look = {"fill": PAPER, "stroke": NOBODY.edge, **ON_ITS_WAY}
-    drawing.rect(x, y, SWATCH_WIDTH, SWATCH_HEIGHT, **look)
-    _draw_wasted(drawing, (x, y, SWATCH_WIDTH, SWATCH_HEIGHT), None)
 
 
 # -- in characters -------------------------------------------------------------------------------

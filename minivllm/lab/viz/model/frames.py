@@ -11,6 +11,7 @@ from minivllm.lab.viz.draw.palette import Owner, owners_of
 from minivllm.lab.viz.model.narration import Narration
 from minivllm.trace import Trace
 from minivllm.trace.records import (
+    OWN_PLAN,
     BlockCopied,
     BlocksAllocated,
     Record,
@@ -157,8 +158,9 @@ class StepReader:
                     free=self._free_blocks(),
                     **queues_of(self.state),
                 )
-            case StepEnded() if self.frame is not None:
-                self.frame = replace(self.frame, result=self._told())
+            case StepEnded(_, _, plan) if self.frame is not None:
+                told = filter(None, (_ended(plan), self._told()))
+                self.frame = replace(self.frame, result=" ".join(told))
         self._telling.note(self.state, record)
         self.state.apply(record)
 
@@ -202,6 +204,13 @@ class StepReader:
             if (content := self.state.contents.get(block_id)) is not None
             and content.seq_id in self._owners  # of a run that goes on, some are forgotten
         )
+
+
+def _ended(plan: int | None) -> str:
+    """Sentence on the plan that has ended with a step; nothing to say of its own."""
+    if plan == OWN_PLAN:
+        return ""
+    return "No plan has ended." if plan is None else f"The plan of step {plan} has ended."
 
 
 def queues_of(state: State) -> dict[str, Any]:
