@@ -67,6 +67,3 @@ def read_flights(trace: Trace) -> dict[int, Flight]:
     return flights
 
 
-def is_overlapped(flights: dict[int, Flight]) -> bool:
-    """True if a plan ended in a later step than its own: other plans were made meanwhile."""
-    return any(flight.ended not in (None, flight.plan) for flight in flights.values())

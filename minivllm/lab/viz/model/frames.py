@@ -29,18 +29,12 @@ class Row:
     """One sequence of a frame that holds blocks or has something to compute."""
 
     owner: Owner
-    num_tokens: int
+    num_tokens: int  # that are known
     num_computed: int  # before this step
     num_scheduled: int  # by this step
     block_ids: tuple[int, ...]
     num_new: int  # blocks that this step added; they are the last ones
-
-    def fill(self, logical: int, block_size: int) -> tuple[int, int]:
-        """Slots of a block that were filled before this step, and those that it writes."""
-        first = logical * block_size
-        filled = min(max(self.num_computed - first, 0), block_size)
-        used = min(max(self.num_computed + self.num_scheduled - first, 0), block_size)
-        return filled, used - filled
+    num_in_flight: int = 0  # between these: scheduled by earlier steps, and not back yet
 
 
 @dataclass(frozen=True)
@@ -154,7 +148,7 @@ class StepReader:
                     self._before,
                     plan,
                     result="",
-                    rows=self._rows(),
+                    rows=self._rows(step),
                     free=self._free_blocks(),
                     **queues_of(self.state),
                 )
@@ -179,19 +173,21 @@ class StepReader:
         """Number of a sequence's blocks that this step has added."""
         return sum((seq_id, block_id) in self._new for block_id in block_ids)
 
-    def _rows(self) -> tuple[Row, ...]:
+    def _rows(self, step: int) -> tuple[Row, ...]:
         rows = []
         for seq_id, owner in self._owners.items():
             seq = self.state.sequences.get(seq_id)
             if seq is not None and (seq.block_ids or seq.num_scheduled_tokens):
+                num_now = sum(number for plan, number in seq.in_flight if plan == step)
                 rows.append(
                     Row(
                         owner,
                         len(seq.token_ids),
                         num_computed=seq.num_computed_tokens,
-                        num_scheduled=seq.num_scheduled_tokens,
+                        num_scheduled=num_now,
                         block_ids=tuple(seq.block_ids),
                         num_new=self.num_new(seq_id, seq.block_ids),
+                        num_in_flight=seq.num_scheduled_tokens - num_now,
                     )
                 )
         return tuple(rows)
