@@ -8,7 +8,9 @@ from collections import defaultdict
 
 import pytest
 from jsonschema import Draft202012Validator
+from test_05_overlap_figures import measured
 from test_20_figures import exchanged
+from traced_runs import crowded, in_flight, overlapped
 
 from minivllm.kv.manager import KVCacheManager
 from minivllm.lab.sim.loop import make_scheduler, run_steps
@@ -114,6 +116,13 @@ WORLDS = {
 }
 
 
+IN_FLIGHT = {
+    "ranks": exchanged, "overlapped": overlapped, "crowded": crowded, "measured": measured,
+    "three": lambda: in_flight(3, [9, 7, 5, 6], [14] * 4, num_blocks=14, stops={2: 5}),
+    "ticks": lambda: in_flight(2, [6, 4], [6, 9], stops={1: 4}, clock=ticking()),
+}  # fmt: skip
+
+
 def load(trace, tmp_path, **options):
     save_chrome_trace(trace, tmp_path / "run.json", **options)
     return json.loads((tmp_path / "run.json").read_text(encoding="utf-8"))
@@ -129,9 +138,9 @@ def by_track(events, *phases):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("clock", ["steps", "seconds"])
-@pytest.mark.parametrize("world", [*WORLDS, "ranks"])
+@pytest.mark.parametrize("world", [*WORLDS, *IN_FLIGHT])
 def test_the_file_is_valid(world, clock, tmp_path):
-    trace = exchanged() if world == "ranks" else WORLDS[world]()
+    trace = (WORLDS | IN_FLIGHT)[world]()
     document = load(trace, tmp_path, clock=clock)
     Draft202012Validator.check_schema(SCHEMA)
     errors = [error.message for error in Draft202012Validator(SCHEMA).iter_errors(document)]
@@ -271,3 +280,34 @@ def test_ranks_are_processes_and_sends_are_arrows(tmp_path):
         assert (start["ph"], end["ph"], end["pid"] - start["pid"]) == ("s", "f", 2)
         assert start["ts"] <= end["ts"]
     assert not any(e["pid"] > 2 for e in load(trace, tmp_path, clock="steps")["traceEvents"])
+
+
+def test_steps_have_a_track_of_the_plans_computed_in_them(tmp_path):
+    """A plan is computed in the step that ends it, and chunks are where their plan is."""
+    events = load(overlapped(), tmp_path, clock="steps")["traceEvents"]
+    slices = [e for e in events if e["ph"] == "X"]
+    plans = {e["name"]: e["ts"] for e in slices if e["name"].startswith("plan ")}
+    assert plans == {f"plan {plan}": 1000 * (plan + 1) for plan in range(6)}
+    chunks = [e for e in slices if "tokens" in e.get("args", {}) and e["pid"] == 2]
+    assert all(e["ts"] == 1000 * (e["args"]["step"] + 1) for e in chunks)
+    assert [e["args"]["step"] for e in chunks if e["name"] == "decode, wasted"] == [4]
+
+
+def test_seconds_have_a_lane_of_the_cpu_and_one_of_the_device(tmp_path):
+    trace = measured()
+    events = load(trace, tmp_path)["traceEvents"]
+    names = {e["args"]["name"]: e["pid"] for e in events if e["name"] == "process_name"}
+    assert list(names) == ["engine", "requests", "device"]
+    slices = [e for e in events if e["ph"] == "X"]
+    works = [e for e in slices if e["pid"] == names["device"]]
+    assert [e["ts"] for e in works] == pytest.approx([r.start * 1e6 for r in trace.of(RankWorked)])
+    cpu = [e["name"] for e in slices if e["pid"] == names["engine"]]
+    plans = [f"plan {r.plan}" for r in trace.of(RankWorked)]
+    assert [name for name in cpu if name.startswith("update")] == [
+        f"update from {plan}" for plan in plans
+    ]
+    assert {f"text of {plan}" for plan in plans[:-1]} <= {*cpu}
+    chunks = {e["args"]["step"]: e["ts"] for e in slices if "tokens" in e.get("args", {})
+              and e["pid"] == names["requests"]}  # fmt: skip
+    started = {r.plan: r.start * 1e6 for r in trace.of(RankWorked) if r.plan in chunks}
+    assert chunks == pytest.approx(started)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from textwrap import wrap
 
 from minivllm.lab.viz.draw.claim import Mark
 from minivllm.lab.viz.draw.figure import Figure, finish
@@ -27,7 +28,7 @@ from minivllm.lab.viz.draw.palette import (
     owners_of,
 )
 from minivllm.lab.viz.draw.svg import Drawing, text_width
-from minivllm.lab.viz.draw.wording import count, pad
+from minivllm.lab.viz.draw.wording import TERMINAL, count, pad, shorten
 from minivllm.lab.viz.figures.timeline_rows import AHEAD, draw_wasted, wasted_swatch
 from minivllm.lab.viz.model.overlap_model import OverlapModel, Part, Token, read_overlap
 from minivllm.lab.viz.model.times import CLOCKS
@@ -137,7 +138,7 @@ def overlap_lanes(
     check(len(runs) > 0, "runs", runs, "at least one")
     read = [_read(name, trace, first, last, clock) for name, trace in runs.items()]
     head = "Lanes of the CPU and the device"
-    unit = "a unit for each plan, update and text, four for a device's plan"
+    unit = "a plan, an update and its text a unit each, the device four"
     if clock == "seconds":
         unit = f"{1000 * max(run.model.end for run in read):,.4g} ms as measured"
     facts = f"time from left to right: {unit}"
@@ -158,10 +159,10 @@ def _read(name: str, trace: Trace, first: int | None, last: int | None, clock: s
         check(there, "clock", clock, f"'steps' for {name!r}, without a device's records of its own")
     model = read_overlap(trace, first, last, clock)
     run = _Run(name, model, owners_of(trace))
-    ok = len(run.lines) <= MOST_ROWS and (
-        clock == "seconds" or model.end * NARROWEST <= MAX_WIDTH - MARGIN - NAMES - SHARES
-    )
-    check(ok, "last", last, f"fewer calls, and at most {MOST_ROWS} sequences: {name!r} is too long")
+    room = MAX_WIDTH - 2 * MARGIN - NAMES - SHARES
+    fits = clock == "seconds" or model.end * NARROWEST <= room
+    check(fits, "last", last, f"a call nearer to the first: {name!r} does not fit into one picture")
+    check(len(run.lines) <= MOST_ROWS, "runs", name, f"runs of at most {MOST_ROWS} sequences")
     return run
 
 
@@ -179,7 +180,7 @@ def _drawing(runs: list[_Run], clock: str, words: tuple[str, str, str]) -> Drawi
     left = MARGIN + NAMES
     longest = max(run.model.end for run in runs)
     room = MAX_WIDTH - MARGIN - left - SHARES
-    scale = room / longest
+    scale = room / max(longest, 1e-9)
     scale = min(WIDEST, int(scale)) if clock == "steps" else scale
     heads = [text_width(run.name, bold=True) + text_width(run.facts) + 16 for run in runs]
     right = max(left + scale * longest + SHARES, *(MARGIN + head for head in heads))
@@ -275,7 +276,7 @@ def _draw_token(
 def _text(runs: list[_Run], clock: str, head: str) -> str:
     lines = [head]
     for run in runs:
-        lines += ["", _told(run)]
+        lines += ["", *wrap(_told(run), TERMINAL)]
         if clock == "steps":
             lines += _characters(run)
     if clock == "steps":
@@ -286,7 +287,7 @@ def _text(runs: list[_Run], clock: str, head: str) -> str:
 
 
 def _characters(run: _Run) -> list[str]:
-    """A column for each unit."""
+    """A column for each unit; of a long run, several stretches below each other."""
     columns = round(run.model.end)
     rows = {"CPU": ["░"] * columns}
     for part in run.model.cpu:
@@ -306,7 +307,13 @@ def _characters(run: _Run) -> list[str]:
                 row[last] = "/"
             elif token.known is not None:
                 row[last] = "•"
-    return [f"{pad(name, 9)}{''.join(row).rstrip()}" for name, row in rows.items()]
+    lines = []
+    room = TERMINAL - 9
+    for start in range(0, columns, room):
+        lines += [""] if start else []
+        for name, row in rows.items():
+            lines.append(f"{pad(shorten(name, 8), 9)}{''.join(row[start : start + room])}".rstrip())
+    return lines
 
 
 def _fill(row: list[str], start: float, end: float, sign: str) -> None:

@@ -65,5 +65,3 @@ def read_flights(trace: Trace) -> dict[int, Flight]:
                 for flight in flights.values():
                     flight.given_up = flight.given_up or flight.ended is None
     return flights
-
-

@@ -177,7 +177,10 @@ class StepReader:
         rows = []
         for seq_id, owner in self._owners.items():
             seq = self.state.sequences.get(seq_id)
-            if seq is not None and (seq.block_ids or seq.num_scheduled_tokens):
+            if seq is None:
+                continue
+            # one that is over may be in a plan on its way; it holds nothing
+            if seq.block_ids or (seq.num_scheduled_tokens and seq.status == "running"):
                 num_now = sum(number for plan, number in seq.in_flight if plan == step)
                 rows.append(
                     Row(

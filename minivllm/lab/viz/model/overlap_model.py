@@ -52,7 +52,7 @@ class OverlapModel:
     @property
     def end(self) -> float:
         parts = [part.end for lane in (self.cpu, *self.devices.values()) for part in lane]
-        return max(parts)
+        return max(parts, default=0.0)
 
     @property
     def num_wasted(self) -> int:
@@ -62,7 +62,7 @@ class OverlapModel:
         """Share of the time from a device's first plan to its last in which it had none."""
         lane = self.devices[rank]
         whole = lane[-1].end - lane[0].start
-        return 1 - sum(part.end - part.start for part in lane) / whole
+        return max(0.0, 1 - sum(part.end - part.start for part in lane) / whole)
 
     @property
     def planned_ahead(self) -> tuple[int, int]:
@@ -88,7 +88,8 @@ def read_overlap(trace: Trace, first: int, last: int, clock: str) -> OverlapMode
     plans = {flight.plan for flight in seen}
     devices = {
         rank: [moved(part) for part in parts if part.plan in plans]
-        for rank, parts in whole.devices.items()
+        for rank, parts in sorted(whole.devices.items())
+        if any(part.plan in plans for part in parts)
     }
     made = {part.plan: part.end for part in cpu if part.kind == "plan"}
     known = {part.plan: part.end for part in cpu if part.kind == "update"}
