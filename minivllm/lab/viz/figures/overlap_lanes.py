@@ -64,6 +64,17 @@ SIGNS = {"plan": "p", "wait": "░", "update": "u", "text": "t", "compute": "█
 
 
 @dataclass(frozen=True)
+class _Axis:
+    """Place of each time: pixels from the left, and pixels per unit or second."""
+
+    left: float
+    scale: float
+
+    def x(self, time: float) -> float:
+        return self.left + self.scale * time
+
+
+@dataclass(frozen=True)
 class _Run:
     """One run's lanes."""
 
@@ -198,24 +209,24 @@ def _drawing(runs: list[_Run], clock: str, words: tuple[str, str, str]) -> Drawi
     drawing = sheet(*words, right, bottom, legend)
     y = float(HEADER_HEIGHT)
     for run in runs:
-        _draw_run(drawing, run, y, left, scale)
+        _draw_run(drawing, run, _Axis(left, scale), y)
         y += run.height
     return drawing
 
 
-def _draw_run(drawing: Drawing, run: _Run, y: float, left: float, scale: float) -> None:
+def _draw_run(drawing: Drawing, run: _Run, axis: _Axis, y: float) -> None:
     drawing.text(MARGIN, y + 15, run.name, font_weight="bold")
     x = MARGIN + text_width(run.name, bold=True) + 12
     drawing.text(x, y + 15, run.facts, fill=GREY)
     y += HEAD
-    end = left + scale * run.model.end
+    end = axis.x(run.model.end)
     lanes = [("CPU", run.model.cpu)]
     lanes += [(run.device(rank), parts) for rank, parts in run.model.devices.items()]
     for name, parts in lanes:
         drawing.text(MARGIN, y + 16, name, font_weight="bold")
-        drawing.hatch(left, y + 3, end - left, LANE - 6)
+        drawing.hatch(axis.left, y + 3, end - axis.left, LANE - 6)
         for part in parts:
-            _draw_part(drawing, run.name, name, part, y, left, scale)
+            _draw_part(drawing, part, axis, y=y, lane=(run.name, name))
         y += LANE
     y -= LANE * len(run.model.devices)
     for rank in run.model.devices:
@@ -229,35 +240,31 @@ def _draw_run(drawing: Drawing, run: _Run, y: float, left: float, scale: float) 
         drawing.text(MARGIN, middle + 4, owner.letter, NAMES - 8, **bold)
         for tokens in lines:
             for token in tokens:
-                _draw_token(drawing, run, token, y, left, scale)
+                _draw_token(drawing, run, token, axis, y=y)
             y += TOKENS
 
 
-def _draw_part(
-    drawing: Drawing, run: str, lane: str, part: Part, y: float, left: float, scale: float
-) -> None:
+def _draw_part(drawing: Drawing, part: Part, axis: _Axis, y: float, lane: tuple[str, str]) -> None:
     if part.kind == "wait":
         return  # as the paper below is hatched
-    x = left + scale * part.start
-    width = scale * (part.end - part.start)
+    x = axis.x(part.start)
+    width = axis.x(part.end) - x
     gap = min(0.5, width / 8)
     tooltip = f"{WORDS[part.kind]}: plan {part.plan}"
     look = {"rx": 1.5, "stroke_width": 0.8, **LOOKS[part.kind]}
     drawing.rect(x + gap, y + 3, max(width - 2 * gap, 0.4), LANE - 6, tooltip, **look)
     if part.kind in ("plan", "compute"):
-        drawing.place((run, lane, part.plan), x, y + 3, max(width, 1.0), LANE - 6)
+        drawing.place((*lane, part.plan), x, y + 3, max(width, 1.0), LANE - 6)
     if part.kind != "text" and text_width(str(part.plan), 11) + 2 <= width:
         ink = INKS.get(part.kind, INK)
         middle = {"text_anchor": "middle", "font_size": 11, "fill": ink}
         drawing.text(x + width / 2, y + 16, part.plan, **middle)
 
 
-def _draw_token(
-    drawing: Drawing, run: _Run, token: Token, y: float, left: float, scale: float
-) -> None:
+def _draw_token(drawing: Drawing, run: _Run, token: Token, axis: _Axis, y: float) -> None:
     owner = run.owners[token.seq_id]
-    x = left + scale * token.start
-    end = left + scale * run.end_of(token)
+    x = axis.x(token.start)
+    end = axis.x(run.end_of(token))
     told = f"{owner.letter}: token of plan {token.plan}"
     size = 9.0  # of the box of a token that is known
     way = max(end - x - (0 if token.known is None else size), 0.4)
