@@ -111,7 +111,7 @@ class Rows:
             if cell.kind == "verify":
                 tooltip += f", {count(cell.num_accepted, 'draft')} accepted"
         tooltip += ", planned before its token was known" * cell.is_placeholder
-        look = {"fill": fill, "stroke": stroke, "rx": 2 * self.axis.separate}
+        look = {"rx": 2 * self.axis.separate, "fill": fill, "stroke": stroke}
         look |= AHEAD if cell.is_placeholder else {}
         drawing.rect(left, top, width, height, tooltip, **look)
         if cell.kind == "waiting" and not (cell.preempted and self.axis.separate):
