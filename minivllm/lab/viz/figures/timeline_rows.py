@@ -262,7 +262,7 @@ def cross_swatch(drawing: Drawing, x: float, y: float) -> None:
 
 
 def crossed_out(box: tuple[float, float, float, float]) -> str:
-    """Path of two lines from corner to corner, over what nobody wants any more."""
+    """Path of two lines from corner to corner, over what came too late."""
     x, y, width, height = box
     return f"M{x:.2f} {y:g}l{width:.2f} {height:g}m0 {-height:g}l{-width:.2f} {height:g}"
 

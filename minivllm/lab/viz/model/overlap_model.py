@@ -178,7 +178,7 @@ def _by_seconds(trace: Trace, flights: dict[int, Flight]) -> _Whole:
 
 
 def _behind(plan: int, since: float, came: float, end: float) -> list[Part]:
-    """What is behind the planning in a call: waiting for a device, and the update."""
+    """Parts behind the planning in a call: waiting for a device, and the update."""
     waits = [Part("wait", plan, since, came)] if came > since else []
     return [*waits, Part("update", plan, came, end)]
 

@@ -62,7 +62,7 @@ class Times:
         return bool(self._late)
 
     def computed(self, plan: int) -> tuple[float, float]:
-        """When a plan was computed, from start to end."""
+        """Start and end of a plan's computation."""
         if plan not in self._late:
             return self.planned(plan), self.end(plan)
         if self.clock == "steps":
@@ -70,7 +70,7 @@ class Times:
         return self._worked.get(plan, (self.planned(plan), self.end(self._late[plan])))
 
     def came(self, plan: int) -> float | None:
-        """When a plan's device was done, by its own record; None if there is none."""
+        """Time at which a plan's device was done, by its own record; None if there is none."""
         return None if plan not in self._worked else self._worked[plan][1]
 
     def arrival(self, record: RequestAdded) -> float:
