@@ -311,3 +311,18 @@ def test_seconds_have_a_lane_of_the_cpu_and_one_of_the_device(tmp_path):
               and e["pid"] == names["requests"]}  # fmt: skip
     started = {r.plan: r.start * 1e6 for r in trace.of(RankWorked) if r.plan in chunks}
     assert chunks == pytest.approx(started)
+
+
+def test_a_request_that_comes_and_goes_between_two_steps_lasts_no_time(tmp_path):
+    trace = Trace(8, 4, 64, clock=ticking())
+    manager = KVCacheManager(8, 4, trace=trace)
+    scheduler = make_scheduler(
+        manager, max_num_batched_tokens=64, max_num_seqs=8, max_model_len=32, trace=trace
+    )
+    params = SamplingParams(max_tokens=2, ignore_eos=True)
+    for _ in run_steps(scheduler, [Request("first", [1, 2, 3], params)]):
+        if trace.step == 0:
+            scheduler.add_request(Request("late", [4, 5], params))
+            scheduler.finish_requests(["late"], RequestStatus.FINISHED_ABORTED)
+    (event,) = [e for e in load(trace, tmp_path)["traceEvents"] if e["name"] == "B late"]
+    assert (event["dur"], event["args"]) == (0, {"finished": "abort"})

@@ -32,6 +32,7 @@ from minivllm.utils.math_utils import cdiv
 ENGINE = 1  # process ids; those of ranks follow
 REQUESTS = 2
 PLANS = FIRST_TRACK + 1  # of the engine, by steps
+COMPUTED = ("prefill", "decode", "verify")  # kinds of cells
 
 
 def save_chrome_trace(trace: Trace, path: str | Path, clock: str = "seconds") -> None:
@@ -164,11 +165,11 @@ class _Writer:
         tid = self.tids[seq_id]
         times = self.times
         reason = next((c.finish_reason for c in cells.values() if c.finish_reason), None)
-        chunks = [step for step, cell in cells.items() if cell.num_tokens]
-        ends = [times.end(max(cells)), *(times.computed(step)[1] for step in chunks)]
-        end = max(ends)
-        name = f"{self.history.owners[seq_id].letter} {seq_id}"
+        chunks = [step for step, cell in cells.items() if cell.kind in COMPUTED]
         born = self.arrivals.get(seq_id, times.start(min(cells)))
+        ends = [times.end(max(cells)), *(times.computed(step)[1] for step in chunks)]
+        end = max([born, *ends])  # one that leaves between two steps may have come after the first
+        name = f"{self.history.owners[seq_id].letter} {seq_id}"
         yield self._slice(
             REQUESTS, tid, name, start=born, end=end, args={"finished": reason or "not yet"}
         )
@@ -180,7 +181,7 @@ class _Writer:
             if cell.preempted:
                 since = max(times.start(step), free)
                 why = "swapped out" if (seq_id, step) in self.swapped else "preempted"
-            elif cell.kind in ("prefill", "decode", "verify", "idle"):
+            elif cell.kind in (*COMPUTED, "idle"):
                 start, until = times.computed(step)
                 start, until = max(start, free), max(until, free)  # another may be in flight
                 if cell.kind == "idle":
