@@ -29,11 +29,12 @@ class Slot:
     slot: int
     state: str
     token: int | None  # None for an empty slot, and for a token that is not known yet
+    is_draft: bool = False  # that is not verified yet
 
     @property
     def is_placeholder(self) -> bool:
         """True for a slot of a token that is on its way."""
-        return self.token is None and self.state != "empty"
+        return self.token is None and self.state != "empty" and not self.is_draft
 
 
 @dataclass(frozen=True)
@@ -177,8 +178,11 @@ def _slots(
         token = tokens[position] if position < len(tokens) else None
         if position < num_filled:
             return Slot(position, number, "filled", token)
-        earlier = position < num_used - num_now
-        return Slot(position, number, "in flight" if earlier else "written", token)
+        if position < num_used - num_now:
+            return Slot(position, number, "in flight", token)
+        # drafts are behind a known token that is computed with them
+        is_draft = token is None and num_used - num_now < len(tokens)
+        return Slot(position, number, "written", token, is_draft)
 
     return tuple(slot(position, number) for position, number in enumerate(numbers, first))
 

@@ -140,7 +140,8 @@ def _look(state: str, owner: Owner, is_placeholder: bool = False) -> dict[str, s
 def _tooltip(slot: Slot, decode: Decode) -> str:
     where = f"position {slot.position} → slot {slot.slot}: "
     if slot.token is None:
-        return where + (f"a token on its way, {slot.state}" if slot.is_placeholder else "empty")
+        what = "a draft" if slot.is_draft else "a token on its way"
+        return where + ("empty" if slot.state == "empty" else f"{what}, {slot.state}")
     text = "" if decode is None else f" {decode(slot.token)!r}"
     return f"{where}token {slot.token}{text}, {slot.state}"
 

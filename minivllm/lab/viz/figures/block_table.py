@@ -290,7 +290,7 @@ def _text_entries(table: SequenceTable, decode: Decode) -> list[str]:
 
 def _text_token(slot: Slot, decode: Decode) -> str:
     """A slot's token, and before it when it is written."""
-    if slot.state == "empty":
+    if slot.state == "empty" or (slot.is_draft and slot.token is None):
         return "□"
     when = "" if slot.state == "filled" else look.TEXT_MARK[slot.state]
     if slot.is_placeholder:

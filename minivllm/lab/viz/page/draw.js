@@ -53,6 +53,11 @@ const owner = index => run.owners[index];
 const badge = (index, still = "") =>
   `<span class="owner-${owner(index).colour} badge ${still}">${owner(index).letter}</span>`;
 
+/** True for a token that is on its way. Drafts are behind a known one, in the same plan. */
+function isUnknown({ computed, inFlight, total }, position) {
+  const isDraft = position >= computed + inFlight && computed + inFlight < total;
+  return position >= total && !isDraft;
+}
 const usedOf = entry => entry.filled + entry.inFlight + entry.written;
 
 function slots(entry, withTokens) {
@@ -66,7 +71,7 @@ function slots(entry, withTokens) {
     const state = i < entry.filled ? "filled" : i < entry.filled + entry.inFlight ? "in-flight"
       : i < usedOf(entry) ? "written" : "";
     const position = entry.logical * run.blockSize + i;
-    const unknown = state && position >= entry.row.total;  // its token is on its way
+    const unknown = state && isUnknown(entry.row, position);
     const token = withTokens && state && !unknown && run.tokens
       ? run.tokens.texts[run.tokens.of[entry.row.owner][position]] : "";
     html += `<i class="slot ${unknown ? "unknown" : state}">${escape(token)}</i>`;
@@ -179,8 +184,8 @@ function drawQueue(frame) {
 function fitFlights(frames) {
   const rows = frames.flatMap(frame => frame.rows);
   $("in-flight-means").hidden = !rows.some(row => row.inFlight);
-  $("unknown-means").hidden =
-    !rows.some(row => row.computed + row.inFlight + row.scheduled > row.total);
+  $("unknown-means").hidden = !rows.some(row => row.inFlight + row.scheduled &&
+    isUnknown(row, row.computed + row.inFlight + row.scheduled - 1));
 }
 
 function drawWords(frame) {
