@@ -1,12 +1,18 @@
 """Small runs that the tests of figures draw: chunks, preemptions, shared and cached blocks."""
 
 import random
+from concurrent.futures import Future
 
+from minivllm.config import SchedulerConfig
 from minivllm.kv.manager import KVCacheManager
 from minivllm.lab.sim.loop import fake_execute, run_step, run_steps, runner_output
 from minivllm.lab.sim.make import make_scheduler
+from minivllm.lab.sim.stub_runner import StubRunner
 from minivllm.request import Request
 from minivllm.sampling_params import SamplingParams
+from minivllm.scheduling.async_scheduler import AsyncScheduler
+from minivllm.scheduling.batch_queue import BatchQueue
+from minivllm.scheduling.scheduler import Scheduler
 from minivllm.trace import Trace
 from minivllm.trace.records import BlocksAllocated, RequestAdded, Sampled, Scheduled
 
@@ -52,6 +58,47 @@ def chunked():
 
 def preempting():
     return traced_run([9, 7, 5, 6], [24] * 4, num_blocks=14)
+
+
+def in_flight(size, lengths, max_tokens, num_blocks=20, budget=16, stops=None, clock=None):
+    """Trace a queue of plans, asynchronous if it holds several.
+
+    ``stops`` are requests that end with a stop token, by index, and after how many tokens.
+    """
+    params = [SamplingParams(max_tokens=limit, ignore_eos=True) for limit in max_tokens]
+    for index, number in (stops or {}).items():
+        trace = in_flight(1, lengths, max_tokens, num_blocks, budget)
+        drawn = [r.token_id for r in trace.of(Sampled) if r.seq_id == f"req-{index}"]
+        token = drawn[number - 1]
+        params[index] = SamplingParams(max_tokens=max_tokens[index], stop_token_ids=[token])
+    trace = Trace(num_blocks, 4, budget, **({} if clock is None else {"clock": clock}))
+    manager = KVCacheManager(num_blocks, 4, True, trace=trace)
+    config = SchedulerConfig(max_num_batched_tokens=budget, max_num_seqs=8, max_model_len=64)
+    scheduler = (AsyncScheduler if size > 1 else Scheduler)(config, manager, trace)
+    queue, runner = BatchQueue(scheduler, size), StubRunner()
+
+    def execute(plan):
+        future = Future()
+        future.set_result(runner.execute(plan))
+        return future
+
+    for index, length in enumerate(lengths):
+        prompt = [(7 * index + i) % 97 for i in range(length)]
+        scheduler.add_request(Request(f"req-{index}", prompt, params[index]))
+    while queue.has_work:
+        if (done := queue.advance(execute)) is not None:
+            scheduler.update_from_output(*done)
+    return trace
+
+
+def overlapped():
+    """Two requests with two plans in flight; the second one stops, and wastes a token."""
+    return in_flight(2, [6, 4], [6, 9], stops={1: 4})
+
+
+def crowded():
+    """The same in a pool that is too small: some are preempted with tokens on their way."""
+    return in_flight(2, [9, 7, 5, 6], [14] * 4, num_blocks=14, stops={2: 5})
 
 
 def single():

@@ -15,7 +15,7 @@ import urllib.request
 
 import nbformat
 import pytest
-from traced_runs import cached, chunked, crowd, preempting, sampled
+from traced_runs import cached, chunked, crowd, crowded, overlapped, preempting, sampled
 
 from minivllm.lab.sim.dry_run import dry_run
 from minivllm.lab.viz.draw.palette import owners_of
@@ -126,6 +126,28 @@ def assert_shows(view, trace, step):
     )
     assert queues["Running"] == [owners[seq_id].letter for seq_id in state.running]
     assert queues["Waiting"] == [owners[seq_id].letter for seq_id in state.waiting]
+
+
+@pytest.mark.parametrize("world", [overlapped, crowded])
+def test_slots_of_plans_in_flight_are_dashed_and_unknown_tokens_dotted(open_page, world):
+    """A token that is on its way has no text, though the page knows the whole run."""
+    trace = world()
+    view = open_page(trace)
+    for step in range(trace.num_steps):
+        state = trace.state_at(step, "schedule")
+        expected = {"in-flight": 0, "written": 0, "unknown": 0}
+        for seq in state.sequences.values():
+            now = sum(number for plan, number in seq.in_flight if plan == step)
+            end = seq.num_computed_tokens + seq.num_scheduled_tokens
+            for position in range(seq.num_computed_tokens, end if seq.block_ids else 0):
+                known = position < len(seq.token_ids)
+                state_of = "written" if position >= end - now else "in-flight"
+                expected[state_of if known else "unknown"] += 1
+        for look, number in expected.items():
+            slots = view.locator(f"#tables .slot.{look}")
+            assert slots.count() == number, (step, look)
+            assert all(bool(text) == (look != "unknown") for text in slots.all_text_contents())
+        view.keyboard.press("ArrowRight")
 
 
 @pytest.mark.parametrize("world", [chunked, preempting, sampled, cached])

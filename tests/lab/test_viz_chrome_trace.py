@@ -8,7 +8,9 @@ from collections import defaultdict
 
 import pytest
 from jsonschema import Draft202012Validator
+from test_05_overlap_figures import measured
 from test_20_figures import exchanged
+from traced_runs import crowded, in_flight, overlapped
 
 from minivllm.kv.manager import KVCacheManager
 from minivllm.lab.sim.loop import run_steps
@@ -115,6 +117,13 @@ WORLDS = {
 }
 
 
+IN_FLIGHT = {
+    "ranks": exchanged, "overlapped": overlapped, "crowded": crowded, "measured": measured,
+    "three": lambda: in_flight(3, [9, 7, 5, 6], [14] * 4, num_blocks=14, stops={2: 5}),
+    "ticks": lambda: in_flight(2, [6, 4], [6, 9], stops={1: 4}, clock=ticking()),
+}  # fmt: skip
+
+
 def load(trace, tmp_path, **options):
     save_chrome_trace(trace, tmp_path / "run.json", **options)
     return json.loads((tmp_path / "run.json").read_text(encoding="utf-8"))
@@ -130,9 +139,9 @@ def by_track(events, *phases):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("clock", ["steps", "seconds"])
-@pytest.mark.parametrize("world", [*WORLDS, "ranks"])
+@pytest.mark.parametrize("world", [*WORLDS, *IN_FLIGHT])
 def test_the_file_is_valid(world, clock, tmp_path):
-    trace = exchanged() if world == "ranks" else WORLDS[world]()
+    trace = (WORLDS | IN_FLIGHT)[world]()
     document = load(trace, tmp_path, clock=clock)
     Draft202012Validator.check_schema(SCHEMA)
     errors = [error.message for error in Draft202012Validator(SCHEMA).iter_errors(document)]
@@ -272,3 +281,49 @@ def test_ranks_are_processes_and_sends_are_arrows(tmp_path):
         assert (start["ph"], end["ph"], end["pid"] - start["pid"]) == ("s", "f", 2)
         assert start["ts"] <= end["ts"]
     assert not any(e["pid"] > 2 for e in load(trace, tmp_path, clock="steps")["traceEvents"])
+
+
+def test_steps_have_a_track_of_the_plans_computed_in_them(tmp_path):
+    """A plan is computed in the step that ends it, and chunks are where their plan is."""
+    events = load(overlapped(), tmp_path, clock="steps")["traceEvents"]
+    slices = [e for e in events if e["ph"] == "X"]
+    plans = {e["name"]: e["ts"] for e in slices if e["name"].startswith("plan ")}
+    assert plans == {f"plan {plan}": 1000 * (plan + 1) for plan in range(6)}
+    chunks = [e for e in slices if "tokens" in e.get("args", {}) and e["pid"] == 2]
+    assert all(e["ts"] == 1000 * (e["args"]["step"] + 1) for e in chunks)
+    assert [e["args"]["step"] for e in chunks if e["name"] == "decode, wasted"] == [4]
+
+
+def test_seconds_have_a_lane_of_the_cpu_and_one_of_the_device(tmp_path):
+    trace = measured()
+    events = load(trace, tmp_path)["traceEvents"]
+    names = {e["args"]["name"]: e["pid"] for e in events if e["name"] == "process_name"}
+    assert list(names) == ["engine", "requests", "device"]
+    slices = [e for e in events if e["ph"] == "X"]
+    works = [e for e in slices if e["pid"] == names["device"]]
+    assert [e["ts"] for e in works] == pytest.approx([r.start * 1e6 for r in trace.of(RankWorked)])
+    cpu = [e["name"] for e in slices if e["pid"] == names["engine"]]
+    plans = [f"plan {r.plan}" for r in trace.of(RankWorked)]
+    assert [name for name in cpu if name.startswith("update")] == [
+        f"update from {plan}" for plan in plans
+    ]
+    assert {f"text of {plan}" for plan in plans[:-1]} <= {*cpu}
+    chunks = {e["args"]["step"]: e["ts"] for e in slices if "tokens" in e.get("args", {})
+              and e["pid"] == names["requests"]}  # fmt: skip
+    started = {r.plan: r.start * 1e6 for r in trace.of(RankWorked) if r.plan in chunks}
+    assert chunks == pytest.approx(started)
+
+
+def test_a_request_that_comes_and_goes_between_two_steps_lasts_no_time(tmp_path):
+    trace = Trace(8, 4, 64, clock=ticking())
+    manager = KVCacheManager(8, 4, trace=trace)
+    scheduler = make_scheduler(
+        manager, max_num_batched_tokens=64, max_num_seqs=8, max_model_len=32, trace=trace
+    )
+    params = SamplingParams(max_tokens=2, ignore_eos=True)
+    for _ in run_steps(scheduler, [Request("first", [1, 2, 3], params)]):
+        if trace.step == 0:
+            scheduler.add_request(Request("late", [4, 5], params))
+            scheduler.finish_requests(["late"], RequestStatus.FINISHED_ABORTED)
+    (event,) = [e for e in load(trace, tmp_path)["traceEvents"] if e["name"] == "B late"]
+    assert (event["dur"], event["args"]) == (0, {"finished": "abort"})

@@ -15,7 +15,7 @@ from minivllm.lab.viz.model.live import NUM_STEPS, LiveRun
 from minivllm.lab.viz.model.timeline_model import TimelineWindow, read_history
 from minivllm.lab.viz.page.live import MAX_DRAWN, picture
 from minivllm.trace import Trace
-from minivllm.trace.records import StepEnded
+from minivllm.trace.records import Finished, StepEnded, TokensWasted
 
 ALIVE = {"waiting", "running", "preempted", "swapped"}
 
@@ -61,7 +61,7 @@ def everything(tiny_qwen2):
     return engine.trace
 
 
-WORLDS = ["chunked", "preempting", "sampled", "cached", "everything"]
+WORLDS = ["chunked", "preempting", "sampled", "cached", "overlapped", "crowded", "everything"]
 
 
 @pytest.mark.slow
@@ -89,7 +89,11 @@ def test_it_shows_what_the_whole_trace_would(world, most, request):
         assert rows.keys() == {s for s, seq in state.sequences.items() if seq.block_ids}
         for seq_id, row in rows.items():
             seq = state.sequences[seq_id]
-            assert row.num_computed + row.num_scheduled == seq.num_computed_tokens
+            if seq.in_flight:
+                assert row.num_computed == seq.num_computed_tokens
+                assert row.num_in_flight + row.num_scheduled == seq.num_scheduled_tokens
+            else:
+                assert row.num_computed + row.num_scheduled == seq.num_computed_tokens
             assert row.num_tokens == len(seq.token_ids)
         *_, told = frames(part)
         assert (frame.plan, frame.result) == (told.plan, told.result)
@@ -169,3 +173,18 @@ def test_what_is_forgotten_of_a_trace_changes_nothing_of_the_rest(everything):
         trace.forget_before(last + 1)
     trace.clear()
     assert trace.first_step == 0
+
+
+def test_a_page_that_is_opened_while_a_token_is_on_its_way_to_nobody():
+    """Its sequence has ended, and is not in the state with which the page begins."""
+    trace = traced_runs.overlapped()
+    ended = next(r.step for r in trace.of(Finished))
+    part = deepcopy(trace)
+    part.forget_before(ended + 1)
+    assert any(part.of(TokensWasted))
+    run = live_run(trace)
+    run.begin(part.beginning())
+    run.update(part.records)
+    assert run.step == trace.num_steps - 1
+    assert all(frame.words for frame in frames(part))
+    assert picture(run)["timeline"]

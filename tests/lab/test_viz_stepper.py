@@ -13,7 +13,17 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from traced_runs import cached, chunked, crowd, preempting, sampled, sharing, single
+from traced_runs import (
+    cached,
+    chunked,
+    crowd,
+    crowded,
+    overlapped,
+    preempting,
+    sampled,
+    sharing,
+    single,
+)
 
 from minivllm.kv.manager import KVCacheManager
 from minivllm.lab.sim.loop import run_step, run_steps
@@ -307,7 +317,9 @@ def swapping():
     return trace
 
 
-WORLDS = [chunked, preempting, single, crowd, sharing, cached, sampled, swapping]
+WORLDS = [
+    chunked, preempting, single, crowd, sharing, cached, sampled, swapping, overlapped, crowded
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("world", WORLDS)
@@ -318,7 +330,7 @@ def test_frames_are_the_states_of_the_trace(world):
     for frame in all_frames[:: 1 + len(all_frames) // 50]:
         state = trace.state_at(frame.step, "schedule")
         assert frame.ref_counts == state.ref_counts
-        assert frame.num_scheduled == state.num_scheduled_tokens
+        assert frame.num_scheduled == state.num_planned_tokens(frame.step)
         assert frame.cached == state.cached
         places = {b: place for place, b in enumerate(state.free_queue, start=1)}
         assert [(b.block_id, b.place) for b in frame.free] == sorted(
@@ -332,7 +344,8 @@ def test_frames_are_the_states_of_the_trace(world):
         }
         for row in frame.rows:
             seq = state.sequences[row.owner.seq_id]
-            assert (row.num_computed, row.num_scheduled, row.num_tokens) == (
+            num_scheduled = row.num_in_flight + row.num_scheduled
+            assert (row.num_computed, num_scheduled, row.num_tokens) == (
                 seq.num_computed_tokens, seq.num_scheduled_tokens, len(seq.token_ids),
             )  # fmt: skip
 

@@ -15,6 +15,7 @@ from minivllm.lab.viz.figures.filmstrip import filmstrip
 from minivllm.lab.viz.figures.lanes import lanes
 from minivllm.lab.viz.figures.latency import latency
 from minivllm.lab.viz.figures.number_line import number_line
+from minivllm.lab.viz.figures.overlap_lanes import overlap_lanes
 from minivllm.lab.viz.figures.prefix_tree import prefix_tree
 from minivllm.lab.viz.figures.program_loads import program_loads
 from minivllm.lab.viz.figures.roofline import roofline
@@ -27,6 +28,7 @@ from minivllm.lab.viz.page.page import save_html
 
 __all__ = [
     "Figure", "Plot", "bit_fields", "block_grid", "block_table", "compare", "draft_lanes",
-    "filmstrip", "lanes", "latency", "number_line", "plot", "prefix_tree", "program_loads",
-    "roofline", "save_chrome_trace", "save_html", "speedups", "stepper", "timeline", "wire",
+    "filmstrip", "lanes", "latency", "number_line", "overlap_lanes", "plot", "prefix_tree",
+    "program_loads", "roofline", "save_chrome_trace", "save_html", "speedups", "stepper",
+    "timeline", "wire",
 ]  # fmt: skip

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from minivllm.lab.viz.draw.palette import Owner, owners_of
 from minivllm.lab.viz.draw.wording import span
+from minivllm.lab.viz.model.timeline_model import read_history
 from minivllm.trace import Trace
 from minivllm.trace.records import OWN_PLAN, Scheduled, StepEnded
 from minivllm.utils.validation import check
@@ -59,11 +60,14 @@ def read_pipeline(trace: Trace, first: int | None = None, last: int | None = Non
         for record in trace.of(StepEnded)
         if record.plan is not None and record.plan != OWN_PLAN
     ]
+    rows = read_history(trace).rows.values()
+    # a plan that is made ahead of its tokens is in flight, and in no stage
+    ahead = any(cell.is_placeholder for row in rows for cell in row.values())
     owners = owners_of(trace)
     batches = {}
     for record in trace.of(Scheduled):
         batches.setdefault(record.step, []).append(owners[record.seq_id])
-    return Pipeline(1 + max(late, default=0), batches, first, last)
+    return Pipeline(1 - ahead + max(late, default=0), batches, first, last)
 
 
 def batch_label(batch: list[Owner]) -> str:

@@ -91,6 +91,8 @@ class Pool:
             parts.append(f"{used} of their {count(slots, 'slot')} used, {slots - used} empty")
         if written:
             parts.append(f"{written} written by this step")
+        if in_flight := sum(block.num_in_flight for block in self.blocks):
+            parts.append(f"{in_flight} in flight")
         if shared:
             parts.append(f"{shared} shared")
         if self.cached_and_free:

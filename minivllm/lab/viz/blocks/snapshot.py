@@ -18,16 +18,23 @@ MAX_SLOTS = 32  # slots of larger blocks are not drawn one by one
 
 @dataclass(frozen=True)
 class Slot:
-    """Room for the K and V of one position. ``state`` is "filled", "written", "empty" or "cached".
+    """Room for the K and V of one position.
 
-    "written" means by the current step, whose forward pass is about to run; "cached" that no table
-    holds the block, and that the prefix cache can find it.
+    ``state`` is "filled"; "in flight", by the plan of an earlier step; "written", by that of this
+    step, whose forward pass is about to run; "empty"; or "cached": no table holds the block, and
+    the prefix cache can find it.
     """
 
     position: int
     slot: int
     state: str
-    token: int | None  # None for an empty slot, and for a draft that is not verified yet
+    token: int | None  # None for an empty slot, and for a token that is not known yet
+    is_draft: bool = False  # that is not verified yet
+
+    @property
+    def is_placeholder(self) -> bool:
+        """True for a slot of a token that is on its way."""
+        return self.token is None and self.state != "empty" and not self.is_draft
 
 
 @dataclass(frozen=True)
@@ -51,6 +58,10 @@ class HeldBlock:
     def num_written(self) -> int:
         return sum(slot.state == "written" for slot in self.slots)
 
+    @property
+    def num_in_flight(self) -> int:
+        return sum(slot.state == "in flight" for slot in self.slots)
+
 
 @dataclass(frozen=True)
 class CachedTile:
@@ -71,6 +82,7 @@ class SequenceTable:
     owner: Owner
     seq: SequenceState
     blocks: tuple[HeldBlock, ...]
+    num_now: int  # tokens that the plan of this step computes
 
 
 @dataclass(frozen=True)
@@ -115,6 +127,7 @@ def take_snapshot(trace: Trace, step: int | None, after: str) -> Snapshot:
     for seq_id, owner in owners.items():
         if seq_id in state.sequences:
             seq = state.sequences[seq_id]
+            num_now = sum(number for plan, number in seq.in_flight if plan == state.step)
             tokens = [*seq.token_ids, *drafts.get(seq_id, ())]
             blocks = tuple(
                 HeldBlock(
@@ -123,12 +136,12 @@ def take_snapshot(trace: Trace, step: int | None, after: str) -> Snapshot:
                     block_id,
                     ref_count=ref_counts[block_id],
                     is_new=(seq_id, block_id) in new,
-                    slots=_slots(seq, tokens, logical, state.block_size),
+                    slots=_slots(seq, tokens, logical, state.block_size, num_now),
                     copied_from=copies.get((seq_id, block_id)),
                 )
                 for logical, block_id in enumerate(seq.block_ids)
             )
-            tables.append(SequenceTable(owner, seq, blocks))
+            tables.append(SequenceTable(owner, seq, blocks, num_now))
     moment = "before the first step" if step == -1 else f"step {step}, after {after}"
     cached = {
         block_id: CachedTile(_cached_block(state, owners, block_id), place)
@@ -152,7 +165,7 @@ def _cached_block(state: State, owners: dict[str, Owner], block_id: int) -> Held
 
 
 def _slots(
-    seq: SequenceState, tokens: list[int], logical: int, block_size: int
+    seq: SequenceState, tokens: list[int], logical: int, block_size: int, num_now: int
 ) -> tuple[Slot, ...]:
     first = logical * block_size
     numbers = slots_of(seq.block_ids, first, first + block_size, block_size)
@@ -163,7 +176,13 @@ def _slots(
         if position >= num_used:
             return Slot(position, number, "empty", None)
         token = tokens[position] if position < len(tokens) else None
-        return Slot(position, number, "filled" if position < num_filled else "written", token)
+        if position < num_filled:
+            return Slot(position, number, "filled", token)
+        if position < num_used - num_now:
+            return Slot(position, number, "in flight", token)
+        # drafts are behind a known token that is computed with them
+        is_draft = token is None and num_used - num_now < len(tokens)
+        return Slot(position, number, "written", token, is_draft)
 
     return tuple(slot(position, number) for position, number in enumerate(numbers, first))
 
@@ -278,6 +297,10 @@ def copy_note(block: HeldBlock) -> str:
 
 
 def progress(table: SequenceTable) -> str:
-    """Number of its tokens in the cache, and of those that this step adds."""
-    now = table.seq.num_scheduled_tokens
-    return f"{table.seq.num_computed_tokens} computed" + (f" +{now} now" if now else "")
+    """Number of its tokens in the cache, of those in flight, and of those that this step adds."""
+    seq = table.seq
+    earlier = seq.num_scheduled_tokens - table.num_now
+    parts = [f"{seq.num_computed_tokens} computed"]
+    parts += [f"+{earlier} in flight"] if earlier else []
+    parts += [f"+{table.num_now} now"] if table.num_now else []
+    return " ".join(parts)

@@ -15,7 +15,8 @@ SLOTS_PER_LINE = 8
 SLOT_HEIGHT = 18
 TOKEN_LENGTH = 6  # characters of a token's text that fit into its slot
 TEXT_SLOT_WIDTH = TOKEN_LENGTH * 11 * MONO_EM + 6  # of a slot that holds them
-TEXT_MARK = {"filled": "■", "written": "+", "empty": "□"}
+TEXT_MARK = {"filled": "■", "in flight": "~", "written": "+", "empty": "□"}
+PLACEHOLDER_MARK = "◌"
 
 DOTTED = {"stroke": GREY, "stroke_dasharray": "2 3"}  # edge of a free block that is cached
 CHANGED = {"stroke": INK, "stroke_width": 2.5}  # edge of what this step changed
@@ -46,7 +47,7 @@ def draw_slots(
             drawing.rect(
                 left + 1, top + 1, slot_width - 2, SLOT_HEIGHT - 2, rx=2,
                 title=None if labels and decode is None else _tooltip(slot, decode),
-                **_look(slot.state, block.owner),
+                **_look(slot.state, block.owner, slot.is_placeholder),
             )  # fmt: skip
     if not labels:
         return
@@ -78,15 +79,18 @@ def draw_fill_bar(
 def draw_plain_slots(drawing: Drawing, x: float, y: float, width: float, block: HeldBlock) -> None:
     """The same as ``draw_slots`` in few bytes: no tooltips, and one path per look."""
     slot_width = width / min(len(block.slots), SLOTS_PER_LINE)
-    boxes = {"empty": "", "filled": "", "written": "", "cached": ""}
+    boxes: dict[tuple[str, bool], str] = {}
     for i, slot in enumerate(block.slots):
         left = x + i % SLOTS_PER_LINE * slot_width + 1
         top = y + i // SLOTS_PER_LINE * SLOT_HEIGHT + 1
         inner = f"h{slot_width - 2:g}v{SLOT_HEIGHT - 2}h-{slot_width - 2:g}z"
-        boxes[slot.state] += f"M{left:g} {top:g}{inner}"
-    for state, d in boxes.items():
-        if d:
-            drawing.path(d, **{"stroke": block.owner.edge, **_look(state, block.owner)})
+        key = slot.state, slot.is_placeholder
+        boxes[key] = boxes.get(key, "") + f"M{left:g} {top:g}{inner}"
+    for state in ("empty", "filled", "in flight", "written", "cached"):
+        for is_placeholder in (False, True):
+            if d := boxes.get((state, is_placeholder)):
+                look = _look(state, block.owner, is_placeholder)
+                drawing.path(d, **{"stroke": block.owner.edge, **look})
 
 
 def outline(changed: bool, edge: str) -> dict[str, str | float]:
@@ -98,13 +102,18 @@ def legend_entries(
     blocks: list[HeldBlock], any_cached: bool = False, any_new: bool = True
 ) -> list[tuple[Swatch, str]]:
     """Legend of the marks of these blocks, and of free ones that are cached."""
-    states = {slot.state for block in blocks for slot in block.slots}
+    slots = [slot for block in blocks for slot in block.slots]
+    states = {slot.state for slot in slots}
     meanings = {
         "filled": "slot filled before this step" if "written" in states else "slot filled",
+        "in flight": "slot written by an earlier step, in flight",
         "written": "slot written by this step",
         "empty": "slot still empty",
     }
     entries = [(_slot_swatch(state), text) for state, text in meanings.items() if state in states]
+    if any(slot.is_placeholder for slot in slots):
+        dotted = {"stroke": NOBODY.edge, **_look("written", NOBODY, is_placeholder=True)}
+        entries.append((box_swatch(**dotted), "slot of a token that is not known yet"))
     if any_new and any(block.is_new for block in blocks):
         entries.append((changed_swatch, "block allocated in this step"))
     if any(block.ref_count > 1 for block in blocks):
@@ -115,10 +124,13 @@ def legend_entries(
     return entries
 
 
-def _look(state: str, owner: Owner) -> dict[str, str]:
-    """Fill of a slot; the empty ones step back."""
+def _look(state: str, owner: Owner, is_placeholder: bool = False) -> dict[str, str]:
+    """Fill of a slot; the empty ones step back, and an edge of dots is of a token on its way."""
+    if is_placeholder:
+        return {"fill": PAPER, "stroke_dasharray": "1.5 2"}
     return {
         "filled": {"fill": owner.light},
+        "in flight": {"fill": owner.light, "stroke_dasharray": "4 2"},
         "written": {"fill": owner.solid},
         "empty": {"fill": PAPER, "stroke": LINE},
         "cached": {"fill": owner.light, "opacity": 0.5},
@@ -128,7 +140,8 @@ def _look(state: str, owner: Owner) -> dict[str, str]:
 def _tooltip(slot: Slot, decode: Decode) -> str:
     where = f"position {slot.position} → slot {slot.slot}: "
     if slot.token is None:
-        return where + ("empty" if slot.state == "empty" else f"a draft, {slot.state}")
+        what = "a draft" if slot.is_draft else "a token on its way"
+        return where + ("empty" if slot.state == "empty" else f"{what}, {slot.state}")
     text = "" if decode is None else f" {decode(slot.token)!r}"
     return f"{where}token {slot.token}{text}, {slot.state}"
 

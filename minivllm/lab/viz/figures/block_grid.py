@@ -145,6 +145,9 @@ def _text(pool: Pool) -> str:
         line = "  ".join(pad(cell, cell_width) for cell in cells[first : first + columns])
         lines.append(line.rstrip())
     legend = "■ filled  + written by this step  □ empty  · free" if pool.detailed else "· free"
+    slots = [slot for block in pool.blocks for slot in block.slots] if pool.detailed else []
+    if any(slot.state == "in flight" for slot in slots):
+        legend += "  ~ in flight"
     legend += "  ∘A 2nd: free, but cached; place in the free queue" if pool.cached_and_free else ""
     if any(block.is_new for block in pool.blocks):
         legend += "  ! new in this step"

@@ -183,7 +183,8 @@ def _draw_name(drawing: Drawing, table: SequenceTable, y: float, detailed: bool)
         font_weight="bold", font_size=14 if len(owner.letter) == 1 else 11,
     )  # fmt: skip
     drawing.text(MARGIN + 33, middle - 2, shorten(owner.seq_id, 12), font_weight="bold")
-    drawing.text(MARGIN + 33, middle + 12, progress(table), fill=GREY, font_size=11)
+    room = NAMES - 39
+    drawing.text(MARGIN + 33, middle + 12, progress(table), room, fill=GREY, font_size=11)
     with drawing.group(fill=GREY, font_size=11, text_anchor="end"):
         right = MARGIN + NAMES - 10
         if not table.blocks:
@@ -249,6 +250,10 @@ def _text(tables: BlockTables, decode: Decode) -> str:
         else:
             lines += _text_small_entries(table)
     legend = ["+ written by this step", "□ empty"] if tables.detailed else ["logical→physical"]
+    slots = [slot for block in tables.blocks for slot in block.slots] if tables.detailed else []
+    legend += ["~ in flight"] if any(slot.state == "in flight" for slot in slots) else []
+    if any(slot.is_placeholder for slot in slots):
+        legend.append(f"{look.PLACEHOLDER_MARK} token not known yet")
     legend += ["! new in this step"] if any(b.is_new for b in tables.blocks) else []
     legend += ["×N shared by N sequences"] if any(b.ref_count > 1 for b in tables.blocks) else []
     lines += ["", tables.footnote] if tables.footnote else []
@@ -260,9 +265,7 @@ def _text_entries(table: SequenceTable, decode: Decode) -> list[str]:
     columns = []
     for block in table.blocks:
         tokens = (
-            "□" if slot.token is None
-            else "+" * (slot.state == "written") + token_label(slot.token, decode, 12)
-            for slot in block.slots
+            _text_token(slot, decode) for slot in block.slots
         )  # fmt: skip
         columns.append((
             f"{block.logical} ({positions(block)})",
@@ -283,6 +286,16 @@ def _text_entries(table: SequenceTable, decode: Decode) -> list[str]:
             lines.append(f"  {name:<8} {' │ '.join(padded)}".rstrip())
         widths = widths[fit:]
     return lines
+
+
+def _text_token(slot: Slot, decode: Decode) -> str:
+    """A slot's token, and before it when it is written."""
+    if slot.state == "empty" or (slot.is_draft and slot.token is None):
+        return "□"
+    when = "" if slot.state == "filled" else look.TEXT_MARK[slot.state]
+    if slot.is_placeholder:
+        return when + look.PLACEHOLDER_MARK
+    return when + token_label(slot.token, decode, 12)
 
 
 def _text_small_entries(table: SequenceTable) -> list[str]:

@@ -22,6 +22,8 @@ from minivllm.utils.validation import check, is_int
 LANE_GAP = 18
 HEAD = 26  # of a run among several
 MARK = {"prefill": "█", "verify": "+", "decode": "•", "idle": "·", "waiting": "░", "": " "}
+AHEAD_MARK = "◌"
+WASTED_MARK = "/"
 LEGEND = {
     "prefill": "█ prefill",
     "decode": "• decode",
@@ -43,7 +45,9 @@ def timeline(
 
     Dark cells are prefill chunks (with how many tokens), light ones decodes (one token; with
     drafts, +n for the n tokens that were gained), hatched ones wait; × is a preemption, a black bar
-    at the right the end of a request. With many steps the cells shrink and lose their labels, and
+    at the right the end of a request. With plans in flight a step is a call of the engine: a decode
+    that was planned before its token was known is dotted, and crossed out if it came after the end
+    of its sequence. With many steps the cells shrink and lose their labels, and
     equal neighbours become one. Beyond 300 sequences the last ones are left out, and it says so. If
     there are drafts, a third lane shows how many were verified and how many of them accepted.
 
@@ -279,6 +283,8 @@ def _wide_cell(cell: Cell | None, width: int) -> str:
         return " " * width
     label = str(cell.num_tokens) if cell.kind == "prefill" else MARK[cell.kind]
     label = f"+{1 + cell.num_accepted}" if cell.kind == "verify" else label
+    label = AHEAD_MARK if cell.is_placeholder else label
+    label = WASTED_MARK if cell.is_wasted else label
     label = "×" if cell.preempted else label
     end = "¦" * cell.dropped + "|" * cell.finished
     return f"{label + end:>{width + len(end)}}"[len(end) :]
@@ -308,6 +314,8 @@ def _narrow(window: TimelineWindow, names: list[str], width: int, room: int):
 def _mark(cells: list[Cell]) -> str:
     if any(cell.preempted for cell in cells):
         return "×"
+    if any(cell.is_wasted for cell in cells):
+        return WASTED_MARK
     if any(cell.finished for cell in cells):
         return "|"
     kinds = {cell.kind for cell in cells}
@@ -319,6 +327,10 @@ def _legend(window: TimelineWindow, numbers: bool) -> str:
     marks = [text for kind, text in LEGEND.items() if kind in kinds]
     if numbers and "prefill" in kinds:
         marks[0] = "number: prefill tokens"
+    if numbers and any(cell.is_placeholder for cell in window.cells):
+        marks.append(f"{AHEAD_MARK} decode before its token is known")
+    if window.num_wasted:
+        marks.append(f"{WASTED_MARK} came after the end: wasted")
     if any(cell.preempted for cell in window.cells):
         marks.append("× preempted")
     if any(cell.finished for cell in window.cells):

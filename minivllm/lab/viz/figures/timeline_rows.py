@@ -19,6 +19,7 @@ MAX_LABELS = 600  # and more than this without their numbers and letters
 # how thick a line is where there is no cell
 THIN = {"prefill": 4.0, "verify": 2.6, "decode": 1.8, "idle": 0.6}
 
+AHEAD = {"stroke_dasharray": "1.5 2"}  # edge of a decode planned before its token was known
 DROPPED = {"stroke": INK, "stroke_width": 2, "stroke_dasharray": "3 3"}
 
 Run = tuple[int, int, Cell]  # start, stop, and how it looks
@@ -65,9 +66,10 @@ class Rows:
 
         def key(step: int):
             cell = cells.get(step, Cell())
-            return cell.kind, (step, cell.preempted) if self.axis.separate else None
+            mark = (step, cell.preempted) if self.axis.separate else None
+            return cell.kind, cell.is_placeholder, mark
 
-        for (kind, _), group in groupby(range(min(cells), max(cells) + 1), key):
+        for (kind, *_), group in groupby(range(min(cells), max(cells) + 1), key):
             steps = list(group)
             if kind:
                 yield steps[0], steps[-1] + 1, cells[steps[0]]
@@ -108,8 +110,10 @@ class Rows:
             tooltip += f" of {count(cell.num_tokens, 'token')} from position {cell.start}"
             if cell.kind == "verify":
                 tooltip += f", {count(cell.num_accepted, 'draft')} accepted"
-        radius = 2 * self.axis.separate
-        drawing.rect(left, top, width, height, tooltip, rx=radius, fill=fill, stroke=stroke)
+        tooltip += ", planned before its token was known" * cell.is_placeholder
+        look = {"rx": 2 * self.axis.separate, "fill": fill, "stroke": stroke}
+        look |= AHEAD if cell.is_placeholder else {}
+        drawing.rect(left, top, width, height, tooltip, **look)
         if cell.kind == "waiting" and not (cell.preempted and self.axis.separate):
             drawing.hatch(left, top, width, height)
         if label := self._label(owner, start, cell):
@@ -123,6 +127,9 @@ class Rows:
         if cell.preempted:
             size = min(18, max(11, self.height))
             draw_cross(drawing, (x + right) / 2, y + self.height / 2, size)
+        if cell.is_wasted:
+            box = x + 1, y + 1, right - x - 2, self.height - 2
+            draw_wasted(drawing, box, "came after its end: wasted")
         if cell.dropped:
             d = f"M{right - 2:.2f} {y:g}v{self.height}"
             drawing.path(d, "dropped: a better beam takes its place", **DROPPED)
@@ -150,6 +157,7 @@ class Rows:
         waits = []
         ends = []
         crosses = []
+        wasted = []
         y = TOP
         for (owner, cells), runs in zip(self.window.rows, self.runs, strict=True):
             self._draw_name(drawing, owner, y)
@@ -167,6 +175,9 @@ class Rows:
                 x = self.axis.x(step)
                 if cell.preempted:
                     crosses.append(f"M{x - 3:.4g} {y + self.height / 2 - 3:g}l6 6m0-6l-6 6")
+                if cell.is_wasted:
+                    box = x, y, self.axis.width(step), self.height
+                    wasted.append(crossed_out(box))
                 if cell.finished:
                     ends.append(f"M{self.axis.x(step + 1) - 1:.4g} {y:g}v{self.height}")
             y += self.height
@@ -180,6 +191,8 @@ class Rows:
         if self.num_runs <= MAX_LABELS:
             self._draw_labels(drawing)
         drawing.path("".join(ends), stroke=INK, stroke_width=2)
+        if wasted:
+            drawing.path("".join(wasted), stroke=INK, stroke_width=1)
         if crosses:
             d = "".join(crosses)
             drawing.path(d, stroke=PAPER, stroke_width=3.5, fill="none")
@@ -223,6 +236,12 @@ class Rows:
         entries = [
             (_swatch(kind, self.thin), text) for kind, text in meanings.items() if kind in kinds
         ]
+        if any(cell.is_placeholder for cell in cells) and self.num_runs <= MAX_CELLS:
+            fill, stroke = _look("decode", NOBODY)
+            dotted = box_swatch(fill=fill, stroke=stroke, **AHEAD)
+            entries.append((dotted, "decode, planned before its token was known"))
+        if any(cell.is_wasted for cell in cells):
+            entries.append((wasted_swatch, "came after the end: wasted"))
         if preempted:
             entries.append((cross_swatch, "preempted"))
         if any(cell.finished for cell in cells):
@@ -240,6 +259,25 @@ def draw_cross(drawing: Drawing, x: float, y: float, size: float) -> None:
 
 def cross_swatch(drawing: Drawing, x: float, y: float) -> None:
     draw_cross(drawing, x + SWATCH_WIDTH / 2, y + SWATCH_HEIGHT / 2, 18)
+
+
+def crossed_out(box: tuple[float, float, float, float]) -> str:
+    """Path of two lines from corner to corner, over what came too late."""
+    x, y, width, height = box
+    return f"M{x:.2f} {y:g}l{width:.2f} {height:g}m0 {-height:g}l{-width:.2f} {height:g}"
+
+
+def draw_wasted(
+    drawing: Drawing, box: tuple[float, float, float, float], told: str | None = None
+) -> None:
+    """The mark of a token that came after the end of its sequence."""
+    drawing.path(crossed_out(box), told, fill="none", stroke=INK, stroke_width=1.4)
+
+
+def wasted_swatch(drawing: Drawing, x: float, y: float) -> None:
+    look = {"fill": PAPER, "stroke": NOBODY.edge, **AHEAD}
+    drawing.rect(x, y, SWATCH_WIDTH, SWATCH_HEIGHT, **look)
+    draw_wasted(drawing, (x, y, SWATCH_WIDTH, SWATCH_HEIGHT))
 
 
 def _look(kind: str, owner: Owner) -> tuple[str, str]:

@@ -11,6 +11,7 @@ from minivllm.lab.viz.draw.palette import Owner, owners_of
 from minivllm.lab.viz.model.narration import Narration
 from minivllm.trace import Trace
 from minivllm.trace.records import (
+    OWN_PLAN,
     BlockCopied,
     BlocksAllocated,
     Record,
@@ -28,18 +29,12 @@ class Row:
     """One sequence of a frame that holds blocks or has something to compute."""
 
     owner: Owner
-    num_tokens: int
+    num_tokens: int  # that are known
     num_computed: int  # before this step
     num_scheduled: int  # by this step
     block_ids: tuple[int, ...]
     num_new: int  # blocks that this step added; they are the last ones
-
-    def fill(self, logical: int, block_size: int) -> tuple[int, int]:
-        """Slots of a block that were filled before this step, and those that it writes."""
-        first = logical * block_size
-        filled = min(max(self.num_computed - first, 0), block_size)
-        used = min(max(self.num_computed + self.num_scheduled - first, 0), block_size)
-        return filled, used - filled
+    num_in_flight: int = 0  # between these: scheduled by earlier steps, and not back yet
 
 
 @dataclass(frozen=True)
@@ -153,12 +148,13 @@ class StepReader:
                     self._before,
                     plan,
                     result="",
-                    rows=self._rows(),
+                    rows=self._rows(step),
                     free=self._free_blocks(),
                     **queues_of(self.state),
                 )
-            case StepEnded() if self.frame is not None:
-                self.frame = replace(self.frame, result=self._told())
+            case StepEnded(_, _, plan) if self.frame is not None:
+                told = filter(None, (_ended(plan), self._told()))
+                self.frame = replace(self.frame, result=" ".join(told))
         self._telling.note(self.state, record)
         self.state.apply(record)
 
@@ -177,19 +173,24 @@ class StepReader:
         """Number of a sequence's blocks that this step has added."""
         return sum((seq_id, block_id) in self._new for block_id in block_ids)
 
-    def _rows(self) -> tuple[Row, ...]:
+    def _rows(self, step: int) -> tuple[Row, ...]:
         rows = []
         for seq_id, owner in self._owners.items():
             seq = self.state.sequences.get(seq_id)
-            if seq is not None and (seq.block_ids or seq.num_scheduled_tokens):
+            if seq is None:
+                continue
+            # one that is over may be in a plan on its way; it holds nothing
+            if seq.block_ids or (seq.num_scheduled_tokens and seq.status == "running"):
+                num_now = sum(number for plan, number in seq.in_flight if plan == step)
                 rows.append(
                     Row(
                         owner,
                         len(seq.token_ids),
                         num_computed=seq.num_computed_tokens,
-                        num_scheduled=seq.num_scheduled_tokens,
+                        num_scheduled=num_now,
                         block_ids=tuple(seq.block_ids),
                         num_new=self.num_new(seq_id, seq.block_ids),
+                        num_in_flight=seq.num_scheduled_tokens - num_now,
                     )
                 )
         return tuple(rows)
@@ -202,6 +203,13 @@ class StepReader:
             if (content := self.state.contents.get(block_id)) is not None
             and content.seq_id in self._owners  # of a run that goes on, some are forgotten
         )
+
+
+def _ended(plan: int | None) -> str:
+    """Sentence on the plan that has ended with a step; nothing to say of its own."""
+    if plan == OWN_PLAN:
+        return ""
+    return "No plan has ended." if plan is None else f"The plan of step {plan} has ended."
 
 
 def queues_of(state: State) -> dict[str, Any]:

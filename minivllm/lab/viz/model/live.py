@@ -89,7 +89,8 @@ class LiveRun:
     def frame(self) -> StepFrame:
         """The last step in words, with what has happened since, and the queues as they are now.
 
-        Blocks that it has freed are free; ``num_scheduled`` is what it has computed.
+        Blocks that it has freed are free; ``num_scheduled`` is what it has computed. Of a sequence
+        with plans in flight it is what is in that of the last step.
         """
         told = StepFrame(-1, "", "No step yet.", result="", rows=(), **queues_of(self.state))
         if self._reader.frame is not None:
@@ -101,6 +102,12 @@ class LiveRun:
             if seq is not None and seq.block_ids:
                 computed = seq.num_computed_tokens
                 before = min(began.get(seq_id, computed), computed)
+                num_now = sum(number for plan, number in seq.in_flight if plan == self.step)
+                num_in_flight = seq.num_scheduled_tokens - num_now
+                if seq.in_flight:
+                    before = computed
+                else:
+                    num_now = computed - before
                 blocks = tuple(seq.block_ids)
                 num_new = self._reader.num_new(seq_id, blocks)
                 rows.append(
@@ -108,9 +115,10 @@ class LiveRun:
                         owner,
                         len(seq.token_ids),
                         num_computed=before,
-                        num_scheduled=computed - before,
+                        num_scheduled=num_now,
                         block_ids=blocks,
                         num_new=num_new,
+                        num_in_flight=num_in_flight,
                     )
                 )
         return StepFrame(

@@ -65,6 +65,7 @@ class Narration:
         self._hits: dict[str, Ids] = {}
         self._chunks: list[tuple[str, int]] = []  # clauses, and their tokens
         self._decodes: list[str] = []
+        self._ahead: list[str] = []  # decodes behind a token that is on its way
         self._copies: dict[str, str] = {}
         self._grown: dict[str, Ids] = {}
         self._evicted: list[int] = []
@@ -125,8 +126,9 @@ class Narration:
                 said = f"{self._name(seq_id)} keeps {num_accepted} of {count(len(drafts), 'draft')}"
                 self._moves.append(said)
             case TokensWasted(_, seq_id, _, num_tokens):
-                tokens = count(num_tokens, "token")
-                self._moves.append(f"{tokens} of {self._name(seq_id)} came after its end: wasted")
+                if seq_id in self._owners:  # else it is over for so long that it is forgotten
+                    tokens = f"{count(num_tokens, 'token')} of {self._name(seq_id)}"
+                    self._moves.append(f"{tokens} came after its end: wasted")
             case RankWorked(_, rank):
                 self._ranks[rank] = 0
             case Communicated(_, rank):
@@ -146,6 +148,8 @@ class Narration:
             others = count(len(rest), "other")
             clauses.append(f"{others} {'computes' if len(rest) == 1 else 'compute'} {tokens}")
         clauses.append(_together(self._decodes, "decodes", "decode"))
+        what = "behind a token on its way"
+        clauses.append(_together(self._ahead, f"decodes {what}", f"decode {what}"))
         clauses += [*self._copies.values(), self._growth()]
         clauses.append(_of_blocks(self._evicted, "evicted from the prefix cache to make room"))
         clauses.append(_of_blocks(self._cached, "known to the prefix cache from now on"))
@@ -154,11 +158,11 @@ class Narration:
             f"{name} forks into {listing([name, *children])}, which share its blocks"
             for name, children in self._forks.items()
         ]
-        if self._ranks:
+        if len(self._ranks) == 1:
+            clauses.append("the device has computed it")
+        elif self._ranks:
             times = count(max(self._ranks.values()), "exchange")
-            clauses.append(
-                f"{count(len(self._ranks), 'rank')} computed it, with up to {times} each"
-            )
+            clauses.append(f"{len(self._ranks)} ranks computed it, with up to {times} each")
         clauses.append(self._draws())
         for reason, ended in self._ends.items():
             clauses += _ends(reason, ended)
@@ -199,7 +203,8 @@ class Narration:
         else:
             did.append(_chunk(seq, start, num_new, begins=record.kind != "running"))
         if did == ["decodes"]:
-            self._decodes.append(name)
+            ahead = start >= len(seq.token_ids)
+            (self._ahead if ahead else self._decodes).append(name)
         else:
             self._chunks.append((f"{name} {listing(did)}", num_new))
 

@@ -17,6 +17,7 @@ from minivllm.trace.records import (
     StepPlanned,
     StepStarted,
     SwappedOut,
+    TokensWasted,
     Verified,
 )
 from minivllm.trace.state import State
@@ -40,6 +41,8 @@ class Cell:
     preempted: bool = False
     dropped: bool = False  # a better beam took its place; that may end in the same step
     finish_reason: str | None = None
+    is_placeholder: bool = False  # its one token was on its way when the step was planned
+    is_wasted: bool = False  # the sequence had ended when what was drawn came
 
     @property
     def finished(self) -> bool:
@@ -72,7 +75,7 @@ class History:
     num_discarded: int = 0
     num_recomputed: int = 0
     reached: dict[str, int] = field(default_factory=dict)  # computed tokens, before a preemption
-    counts: Counter = field(default_factory=Counter)  # of "preempted" and "finished"
+    counts: Counter = field(default_factory=Counter)  # of "preempted", "finished" and "wasted"
 
     @property
     def num_computed(self) -> int:
@@ -114,6 +117,7 @@ class History:
                 cell.kind = "decode" if decode else "prefill"
                 cell.start = start
                 cell.num_tokens = num_tokens
+                cell.is_placeholder = decode and start >= len(state.sequences[seq_id].token_ids)
             case Verified(step, seq_id, drafts, num_accepted):
                 cell = self._cell(seq_id, step)
                 cell.kind = "verify"
@@ -122,6 +126,9 @@ class History:
                 self.steps[step].num_accepted += num_accepted
             case Sampled(step):
                 self.steps[step].num_sampled += 1
+            case TokensWasted(_, seq_id, plan, num_tokens) if plan in self.rows.get(seq_id, {}):
+                self._cell(seq_id, plan).is_wasted = True
+                self.counts["wasted"] += num_tokens
 
     def note_plan(self, state: State, step: int) -> None:
         """Take what holds for a whole step, once it is scheduled."""
@@ -246,6 +253,10 @@ class TimelineWindow:
         )
 
     @property
+    def num_wasted(self) -> int:
+        return sum(cell.is_wasted for cell in self.cells)
+
+    @property
     def facts(self) -> str:
         tokens = sum(step.num_tokens for step in self.steps)
         preempted = sum(cell.preempted for cell in self.cells)
@@ -257,6 +268,7 @@ class TimelineWindow:
             count(preempted, "preemption"),
             f"{finished} finished",
             *([f"{count(dropped, 'beam')} dropped"] if dropped else []),
+            *([f"{count(self.num_wasted, 'token')} wasted"] if self.num_wasted else []),
             *filter(None, [self.drafts_told]),
             *([_milliseconds(self.milliseconds)] if self.milliseconds else []),
         ]

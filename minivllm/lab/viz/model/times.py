@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from minivllm.lab.sim.cost import CostModel, attended_pairs
+from minivllm.lab.viz.model.flights import read_flights
 from minivllm.lab.viz.model.timeline_model import History
 from minivllm.trace import Trace
-from minivllm.trace.records import RequestAdded, StepEnded, StepPlanned, StepStarted
+from minivllm.trace.records import RankWorked, RequestAdded, StepEnded, StepPlanned, StepStarted
 from minivllm.utils.validation import check
 
 CLOCKS = ("steps", "seconds")
 
 
 class Times:
-    """Start and end of each step of a trace, by one of two clocks.
+    """Start and end of each step of a trace, and of its plan's computation, by one of two clocks.
 
     By "steps", step 3 lasts from 3 to 4, and its forward pass is all of it: the same on every
     machine. By "seconds", as measured since the trace began (or simulated, if the trace was given
     a simulation's clock).
+
+    A plan that ends in a later step than its own is computed in that one, by steps; by seconds when
+    the devices say, and else from its making to its end.
 
     Raises:
         ValueError: for another clock, or a trace without steps.
@@ -29,6 +33,15 @@ class Times:
         self._started = [r.time for r in trace.of(StepStarted)]
         self._planned = [r.time for r in trace.of(StepPlanned)]
         self._ended = [r.time for r in trace.of(StepEnded)]
+        self._late = {
+            flight.plan: flight.ended
+            for flight in read_flights(trace).values()
+            if flight.ended not in (None, flight.plan)
+        }
+        self._worked: dict[int, tuple[float, float]] = {}  # by plan, of all ranks together
+        for work in trace.of(RankWorked):
+            start, end = self._worked.get(work.plan, (work.start, work.end))
+            self._worked[work.plan] = min(start, work.start), max(end, work.end)
 
     def start(self, step: int) -> float:
         return step if self.clock == "steps" else self._started[step]
@@ -42,6 +55,23 @@ class Times:
         if step < 0:
             return 0.0
         return step + 1 if self.clock == "steps" else self._ended[step]
+
+    @property
+    def is_overlapped(self) -> bool:
+        """True if plans were made while others were computed."""
+        return bool(self._late)
+
+    def computed(self, plan: int) -> tuple[float, float]:
+        """Start and end of a plan's computation."""
+        if plan not in self._late:
+            return self.planned(plan), self.end(plan)
+        if self.clock == "steps":
+            return self._late[plan], self._late[plan] + 1
+        return self._worked.get(plan, (self.planned(plan), self.end(self._late[plan])))
+
+    def came(self, plan: int) -> float | None:
+        """Time at which a plan's device was done, by its own record; None if there is none."""
+        return None if plan not in self._worked else self._worked[plan][1]
 
     def arrival(self, record: RequestAdded) -> float:
         """Time at which a request joined the queue; by steps, at the end of the step before."""

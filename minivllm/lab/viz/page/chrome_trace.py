@@ -2,7 +2,7 @@
 
 Two processes: "engine" has a slice per step and the counters, "requests" a track per sequence with
 its waits and its chunks. An arrow leads over each preemption, from the last chunk before it to the
-return. Where several ranks computed, each is a process of its own (``rank_events``).
+return. Devices that report their work are processes of their own (``rank_events``).
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from minivllm.lab.viz.draw.wording import count
+from minivllm.lab.viz.model.flights import read_flights
 from minivllm.lab.viz.model.timeline_model import Cell, History, read_history
 from minivllm.lab.viz.model.times import Times
 from minivllm.lab.viz.page.chrome_events import (
@@ -30,14 +31,19 @@ from minivllm.utils.math_utils import cdiv
 
 ENGINE = 1  # process ids; those of ranks follow
 REQUESTS = 2
+PLANS = FIRST_TRACK + 1  # of the engine, by steps
+COMPUTED = ("prefill", "decode", "verify")  # kinds of cells
 
 
 def save_chrome_trace(trace: Trace, path: str | Path, clock: str = "seconds") -> None:
     """Write a run for Perfetto: open https://ui.perfetto.dev and drop the file there.
 
     A track per sequence with its waits and chunks, counters for free blocks, budget and queues,
-    and an arrow from each preemption to the return. By seconds also a process for each of several
-    ranks, with its plans and operations, and an arrow from each send to where it is received.
+    and an arrow from each preemption to the return. By seconds also a process for each device that
+    reports its work (of ranks, and with asynchronous scheduling), with its plans and operations,
+    and an arrow from each send to where it is received. Then a step of the engine has parts:
+    schedule, wait, update; and what is between two steps makes text. Steps as a clock have a track
+    of plans if these end in later steps than their own.
 
     Args:
         trace: of the run, such as ``llm.trace``.
@@ -75,6 +81,8 @@ class _Writer:
         self.tids = {seq_id: index for index, seq_id in enumerate(self.history.rows, FIRST_TRACK)}
         self.arrivals = {r.request_id: times.arrival(r) for r in trace.of(RequestAdded)}
         self.swapped = {(r.seq_id, r.step) for r in trace.of(SwappedOut)}
+        self.flights = read_flights(trace)
+        self.ended = {f.ended: f.plan for f in self.flights.values() if f.ended is not None}
         self.num_flows = 0
 
     def events(self) -> Iterator[Event]:
@@ -84,6 +92,12 @@ class _Writer:
             yield from self._sequence(seq_id, cells)
         if self.times.clock == "seconds":  # steps are no measure of what a rank does within one
             yield from rank_events(self.trace, REQUESTS + 1)
+        elif self.times.is_overlapped:
+            yield metadata(ENGINE, PLANS, "thread_name", name="plans computed")
+            for flight in self.flights.values():
+                if flight.num_tokens and flight.ended is not None:
+                    start, end = self.times.computed(flight.plan)
+                    yield self._slice(ENGINE, PLANS, f"plan {flight.plan}", start, end)
 
     def _names(self) -> Iterator[Event]:
         for pid, name in ((ENGINE, "engine"), (REQUESTS, "requests")):
@@ -112,8 +126,24 @@ class _Writer:
                 )
                 if times.planned(step) > start:
                     yield self._slice(ENGINE, FIRST_TRACK, "schedule", start, times.planned(step))
+                yield from self._parts(step)
                 yield from self._counters(start, state, tokens)
         yield from self._counters(times.end(self.trace.num_steps - 1), state, 0)
+
+    def _parts(self, step: int) -> Iterator[Event]:
+        """Parts of a step behind its planning, where the device says when it was done."""
+        plan = self.ended.get(step)
+        came = None if plan is None else self.times.came(plan)
+        if came is None or self.times.clock == "steps":
+            return
+        since, end = self.times.planned(step), self.times.end(step)
+        came = min(max(since, came), end)
+        if came > since:
+            yield self._slice(ENGINE, FIRST_TRACK, f"wait for plan {plan}", since, came)
+        yield self._slice(ENGINE, FIRST_TRACK, f"update from plan {plan}", came, end)
+        if step + 1 < self.trace.num_steps and self.times.start(step + 1) > end:
+            text = f"text of plan {plan}"
+            yield self._slice(ENGINE, FIRST_TRACK, text, end, self.times.start(step + 1))
 
     def _counters(self, at: float, state: State, num_tokens: int) -> Iterator[Event]:
         values = {
@@ -134,44 +164,49 @@ class _Writer:
             return
         tid = self.tids[seq_id]
         times = self.times
-        reason = cells[max(cells)].finish_reason
-        end = times.end(max(cells))
-        name = f"{self.history.owners[seq_id].letter} {seq_id}"
+        reason = next((c.finish_reason for c in cells.values() if c.finish_reason), None)
+        chunks = [step for step, cell in cells.items() if cell.kind in COMPUTED]
         born = self.arrivals.get(seq_id, times.start(min(cells)))
+        ends = [times.end(max(cells)), *(times.computed(step)[1] for step in chunks)]
+        end = max([born, *ends])  # one that leaves between two steps may have come after the first
+        name = f"{self.history.owners[seq_id].letter} {seq_id}"
         yield self._slice(
             REQUESTS, tid, name, start=born, end=end, args={"finished": reason or "not yet"}
         )
         since = self.arrivals.get(seq_id)  # a fork has nothing to wait for
         why = "waiting"
         before = None  # when its last chunk began
+        free = born  # from when on it has no chunk in flight
         for step, cell in sorted(cells.items()):
             if cell.preempted:
-                since = times.start(step)
+                since = max(times.start(step), free)
                 why = "swapped out" if (seq_id, step) in self.swapped else "preempted"
-            elif cell.kind in ("prefill", "decode", "verify", "idle"):
-                yield from self._wait(tid, why, since, times.planned(step))
-                yield self._chunk(tid, step, cell)
+            elif cell.kind in (*COMPUTED, "idle"):
+                start, until = times.computed(step)
+                start, until = max(start, free), max(until, free)  # another may be in flight
+                if cell.kind == "idle":
+                    start, until = max(times.planned(step), free), max(times.end(step), free)
+                yield from self._wait(tid, why, since, start)
+                if until > start:
+                    yield self._chunk(tid, step, cell, start, until)
                 if since is not None and why != "waiting":
-                    yield from self._arrow(tid, since if before is None else before, step)
+                    yield from self._arrow(tid, since if before is None else before, start)
                 since = None
-                before = times.planned(step)
+                before, free = start, until
         yield from self._wait(tid, why, since, end)
 
     def _wait(self, tid: int, why: str, since: float | None, until: float) -> Iterator[Event]:
         if since is not None and until > since:
             yield self._slice(REQUESTS, tid, why, since, until)
 
-    def _arrow(self, tid: int, start: float, step: int) -> Iterator[Event]:
+    def _arrow(self, tid: int, start: float, end: float) -> Iterator[Event]:
         """From the slice that begins at ``start``, its last before it gave way, to the return."""
         flow = {"cat": "preemption", "id": self.num_flows}
         self.num_flows += 1
         yield self._event("s", REQUESTS, tid, "preemption", start, **flow)
-        yield self._event(
-            "f", REQUESTS, tid, "preemption", self.times.planned(step), **flow, bp="e"
-        )
+        yield self._event("f", REQUESTS, tid, "preemption", end, **flow, bp="e")
 
-    def _chunk(self, tid: int, step: int, cell: Cell) -> Event:
-        start, end = self.times.planned(step), self.times.end(step)
+    def _chunk(self, tid: int, step: int, cell: Cell, start: float, end: float) -> Event:
         if cell.kind == "idle":
             return self._slice(
                 REQUESTS, tid, "no budget", start=start, end=end, args={"step": step}
@@ -179,6 +214,8 @@ class _Writer:
         name = "decode" if cell.kind == "decode" else f"prefill {count(cell.num_tokens, 'token')}"
         if cell.kind == "verify":
             name = f"decode with {count(cell.num_tokens - 1, 'draft')}"
+        if cell.is_wasted:
+            name += ", wasted"
         args = {
             "step": step,
             "tokens": cell.num_tokens,

@@ -15,10 +15,11 @@ function unpack(packed) {
     free: nowFree }) => {
     const before = tables;
     tables = new Map();
-    const unpacked = rows.map(([owner, computed, scheduled, total, isNew, blocks]) => {
+    const unpacked = rows.map(([owner, computed, scheduled, total, isNew, blocks, inFlight]) => {
       blocks = blocks || before.get(owner);
       tables.set(owner, blocks);
-      return { owner, computed, scheduled, total, blocks, firstNew: blocks.length - isNew };
+      const firstNew = blocks.length - isNew;
+      return { owner, computed, inFlight, scheduled, total, blocks, firstNew };
     });
     queues = queues.map((queue, i) => (changed && changed[i]) || queue);
     added.forEach(block => cached.add(block));
@@ -29,18 +30,19 @@ function unpack(packed) {
 }
 
 const clamp = (value, low, high) => Math.min(high, Math.max(low, value));
+/** Slots of a block that are filled, in flight by earlier plans, and written by this step's. */
 function fill(row, logical) {
-  const first = logical * run.blockSize;
-  const filled = clamp(row.computed - first, 0, run.blockSize);
-  return [filled, clamp(row.computed + row.scheduled - first, 0, run.blockSize) - filled];
+  const first = logical * run.blockSize, within = n => clamp(n - first, 0, run.blockSize);
+  const filled = within(row.computed), sent = within(row.computed + row.inFlight);
+  const all = within(row.computed + row.inFlight + row.scheduled);
+  return { filled, inFlight: sent - filled, written: all - sent };
 }
 /** Entries of all tables that point to each held block, by block id. */
 function holders(frame) {
   const held = new Map();
   for (const row of frame.rows) row.blocks.forEach((block, logical) => {
     if (!held.has(block)) held.set(block, []);
-    const [filled, written] = fill(row, logical);
-    held.get(block).push({ row, logical, filled, written, isNew: logical >= row.firstNew });
+    held.get(block).push({ row, logical, ...fill(row, logical), isNew: logical >= row.firstNew });
   });
   return held;
 }
@@ -51,18 +53,28 @@ const owner = index => run.owners[index];
 const badge = (index, still = "") =>
   `<span class="owner-${owner(index).colour} badge ${still}">${owner(index).letter}</span>`;
 
+/** True for a token that is on its way. Drafts are behind a known one, in the same plan. */
+function isUnknown({ computed, inFlight, total }, position) {
+  const isDraft = position >= computed + inFlight && computed + inFlight < total;
+  return position >= total && !isDraft;
+}
+const usedOf = entry => entry.filled + entry.inFlight + entry.written;
+
 function slots(entry, withTokens) {
   if (!run.detailed) {
     const percent = number => (100 * number / run.blockSize).toFixed(1) + "%";
-    const style = `--f:${percent(entry.filled)};--w:${percent(entry.filled + entry.written)}`;
+    const style = `--f:${percent(entry.filled + entry.inFlight)};--w:${percent(usedOf(entry))}`;
     return `<span class="bar" style="${style}"></span>`;
   }
   let html = "";
   for (let i = 0; i < run.blockSize; i++) {
-    const state = i < entry.filled ? "filled" : i < entry.filled + entry.written ? "written" : "";
-    const token = withTokens && state && run.tokens
-      ? run.tokens.texts[run.tokens.of[entry.row.owner][entry.logical * run.blockSize + i]] : "";
-    html += `<i class="slot ${state}">${escape(token)}</i>`;
+    const state = i < entry.filled ? "filled" : i < entry.filled + entry.inFlight ? "in-flight"
+      : i < usedOf(entry) ? "written" : "";
+    const position = entry.logical * run.blockSize + i;
+    const unknown = state && isUnknown(entry.row, position);
+    const token = withTokens && state && !unknown && run.tokens
+      ? run.tokens.texts[run.tokens.of[entry.row.owner][position]] : "";
+    html += `<i class="slot ${unknown ? "unknown" : state}">${escape(token)}</i>`;
   }
   return `<span class="slots" aria-hidden="true">${html}</span>`;
 }
@@ -72,7 +84,7 @@ const ordinal = n => n + ((n / 10 | 0) % 10 === 1 ? "th" : ["th", "st", "nd", "r
 /** A block that nobody holds and the prefix cache can find: whose it was, and when it is reused. */
 function drawFree(block, index, logical, place) {
   const { letter, colour } = owner(index);
-  const entry = { row: { owner: index }, logical, filled: run.blockSize, written: 0 };
+  const entry = { row: { owner: index }, logical, filled: run.blockSize, inFlight: 0, written: 0 };
   return `<div class="owner-${colour} block cached" data-block="${block}" data-was="${letter}" ` +
     `data-place="${place}" title="block ${block}: free, but still cached; ${letter}'s block ` +
     `${logical}; ${ordinal(place)} in the free queue"><span class="name">${block}` +
@@ -99,8 +111,8 @@ function drawPool(frame) {
         `<span class="name">${id}${block || run.dense ? "" : "<b>null</b>"}</span></div>`;
       continue;
     }
-    const fullest = entries.reduce((a, b) => (b.filled + b.written > a.filled + a.written ? b : a));
-    used += fullest.filled + fullest.written;
+    const fullest = entries.reduce((a, b) => (usedOf(b) > usedOf(a) ? b : a));
+    used += usedOf(fullest);
     const letters = entries.map(entry => owner(entry.row.owner).letter);
     const shared = entries.length > 1;
     const some = letters.slice(0, 2).join(" ") + (letters.length > 2 ? "…" : "");
@@ -132,22 +144,23 @@ function drawTables(frame) {
   const left = frame.rows.length - rows.length;
   $("tables").innerHTML = rows.map(row => {
     const { letter, id, colour } = owner(row.owner);
-    const progress = `${row.computed} computed` + (row.scheduled ? ` + ${row.scheduled} now` : "") +
+    const progress = `${row.computed} computed` +
+      (row.inFlight ? ` + ${row.inFlight} in flight` : "") + (row.scheduled ? ` + ${row.scheduled} now` : "") +
       ` of ${row.total}`;
     const entries = row.blocks.map((block, logical) => {
       const times = held.get(block).length, isNew = logical >= row.firstNew;
-      const [filled, written] = fill(row, logical);
+      const { filled, inFlight, written } = fill(row, logical);
       const name = `${block}${times > 1 ? ` ×${times}` : ""}`;
       const said = `<span class="sr">logical block ${logical} is block ${block}` +
         `${times > 1 ? `, shared by ${times}` : ""}${isNew ? ", new" : ""}, ` +
-        `${filled} slots filled, ${written} written</span>`;
+        `${filled} slots filled, ${inFlight ? `${inFlight} in flight, ` : ""}${written} written</span>`;
       const top = run.detailed
         ? `<span class="top" aria-hidden="true"><span>${logical}</span>` +
           `<span>→ <span class="physical">${name}</span></span></span>${said}`
         : `<span class="physical">${name}</span>`;
       return `<li class="entry${times > 1 ? " shared" : ""}${isNew ? " new" : ""}" ` +
         `data-block="${block}" data-ref="${times}">` +
-        `${top}${slots({ row, logical, filled, written }, true)}</li>`;
+        `${top}${slots({ row, logical, filled, inFlight, written }, true)}</li>`;
     });
     return `<li class="owner-${colour}" data-seq="${escape(id)}"><div class="who">` +
       `${badge(row.owner)} ${escape(id)}<small>${progress}</small></div>` +
@@ -165,6 +178,14 @@ function drawQueue(frame) {
     return `<dt>${names[i]}${queue.length ? ` (${queue.length})` : ""}</dt>` +
       `<dd>${chips || "nobody"}${more}</dd>`;
   }).join("") + "</dl>";
+}
+
+/** Legend of plans in flight: only where some of these frames have any. */
+function fitFlights(frames) {
+  const rows = frames.flatMap(frame => frame.rows);
+  $("in-flight-means").hidden = !rows.some(row => row.inFlight);
+  $("unknown-means").hidden = !rows.some(row => row.inFlight + row.scheduled &&
+    isUnknown(row, row.computed + row.inFlight + row.scheduled - 1));
 }
 
 function drawWords(frame) {

@@ -145,7 +145,7 @@ class Packer:
             same = self._tables.get(seq_id) == row.block_ids
             rows.append([
                 self._index[seq_id], row.num_computed, row.num_scheduled, row.num_tokens,
-                row.num_new, 0 if same else row.block_ids,
+                row.num_new, 0 if same else row.block_ids, row.num_in_flight,
             ])  # fmt: skip
         self._tables = {row.owner.seq_id: row.block_ids for row in frame.rows}
         queues = [frame.running, frame.waiting, frame.swapped]
@@ -220,7 +220,7 @@ def tokens_to_json(tokens: list[list[int]], decode: Decode) -> dict[str, Any] | 
 
 
 def _numbers(trace: Trace, history: History) -> dict[str, int | str]:
-    return {
+    numbers: dict[str, int | str] = {
         "requests": len(trace.request_ids),
         "steps": len(history.steps),
         "tokens computed": history.num_computed,
@@ -230,6 +230,9 @@ def _numbers(trace: Trace, history: History) -> dict[str, int | str]:
         "of them computed again": history.num_recomputed,
         "blocks at the peak": f"{history.peak_blocks} of {history.num_usable_blocks}",
     }
+    if wasted := history.counts["wasted"]:
+        numbers["tokens wasted behind an end"] = wasted
+    return numbers
 
 
 def _output_rows(

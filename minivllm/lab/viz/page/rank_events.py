@@ -27,9 +27,11 @@ def rank_events(trace: Trace, first_pid: int) -> Iterator[Event]:
         first_pid: process id of rank 0; the others' follow.
     """
     tid = FIRST_TRACK
-    for rank in sorted({record.rank for record in trace.of(RankWorked)}):
+    ranks = sorted({record.rank for record in trace.of(RankWorked)})
+    for rank in ranks:
         pid = first_pid + rank
-        yield metadata(pid, 0, "process_name", name=f"rank {rank}")
+        name = "device" if len(ranks) == 1 else f"rank {rank}"
+        yield metadata(pid, 0, "process_name", name=name)
         yield metadata(pid, 0, "process_sort_index", sort_index=pid)
         yield metadata(pid, tid, "thread_name", name="plans")
     for work in trace.of(RankWorked):
