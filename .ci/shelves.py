@@ -17,11 +17,11 @@ PACKAGE = ROOT / "minivllm"
 # Lines of code at most, in the order of reading. A feature that comes may raise its shelf's bound.
 BOUNDS = {
     "evening": 1_430,
-    "engine": 19_800,
+    "engine": 20_300,
     "server": 5_800,
     "course": 14_000,
-    "lab": 12_900,
-    "xray": 2_900,
+    "lab": 14_000,
+    "xray": 3_300,
     "embedded": 1_300,
 }
 FEATURE_LINES = 300  # of the evening's

@@ -1,6 +1,6 @@
 """resolve_async_scheduling: may steps be planned while the one before them runs?
 
-(vLLM: ``VllmConfig.__post_init__`` in vllm/config/vllm.py)
+(vLLM: ``VllmConfig`` in vllm/config/vllm.py)
 """
 
 from __future__ import annotations
