@@ -14,6 +14,7 @@ from minivllm.config import SchedulerConfig
 from minivllm.kv.manager import KVCacheManager
 from minivllm.logger import silenced
 from minivllm.request import Request, Sequence
+from minivllm.scheduling.async_scheduler import AsyncScheduler
 from minivllm.scheduling.livelock import check_progress
 from minivllm.scheduling.output import ModelRunnerOutput, SchedulerOutput, TokenLogprobs
 from minivllm.scheduling.scheduler import Scheduler
@@ -105,14 +106,19 @@ class LimitedArrivals(Arrivals):
 
 
 def make_scheduler(
-    kv_manager: KVCacheManager, trace: Trace | None = None, **limits: Any
+    kv_manager: KVCacheManager, trace: Trace | None = None, num_stages: int = 1, **limits: Any
 ) -> Scheduler:
     """The engine's scheduler; ``limits`` are fields of ``SchedulerConfig``, named as for ``LLM``.
+
+    With ``async_scheduling`` it is one for plans in flight, of so many stages.
 
     Raises:
         ValueError: for an unknown policy.
     """
-    return Scheduler(SchedulerConfig(**limits), kv_manager, trace)
+    config = SchedulerConfig(**limits)
+    if config.async_scheduling:
+        return AsyncScheduler(config, kv_manager, trace, num_stages=num_stages)
+    return Scheduler(config, kv_manager, trace)
 
 
 def fake_tokens(token_ids: list[int], n: int) -> list[int]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from minivllm.lab.sim.cluster import StageCost
+from typing import Any
+
 from minivllm.trace import Trace
 from minivllm.trace.records import Communicated, RankWorked
 
 
 def record_stage(
-    trace: Trace, stages: list[StageCost], index: int, num_tokens: int, start: float, end: float
+    trace: Trace, stages: list[Any], index: int, num_tokens: int, start: float, end: float
 ) -> None:
     """Record the work of each rank of a stage for the oldest plan in flight.
 
@@ -17,24 +18,23 @@ def record_stage(
 
     Args:
         trace: of the replica.
-        stages: of the pipeline.
+        stages: of the pipeline, each a ``StageCost``; or one device alone, a ``CostModel``.
         index: of this stage.
         num_tokens: of the plan.
         start, end: seconds between which the stage computes.
     """
     stage, plan = stages[index], trace.oldest_plan
     slot = (end - start) / max(1, stage.num_all_reduces)
-    seconds, num_bytes = stage.all_reduce_seconds(num_tokens), stage.all_reduce_bytes(num_tokens)
-    sent = stage.sent_bytes(num_tokens)
     for rank in range(index * stage.num_ranks, (index + 1) * stage.num_ranks):
         trace.record(RankWorked, rank, plan, start, end)
         if index > 0:
             arrival = start - stages[index - 1].send_seconds(num_tokens)
+            sent = stage.sent_bytes(num_tokens)
             trace.record(Communicated, rank, plan, arrival, start, "pp", "recv", sent)
         for number in range(1, stage.num_all_reduces + 1):
-            done = start + number * slot
-            times = done - seconds, done
+            done, num_bytes = start + number * slot, stage.all_reduce_bytes(num_tokens)
+            times = done - stage.all_reduce_seconds(num_tokens), done
             trace.record(Communicated, rank, plan, *times, "tp", "all_reduce", num_bytes)
         if index < len(stages) - 1:
-            arrival = end + stage.send_seconds(num_tokens)
+            arrival, sent = end + stage.send_seconds(num_tokens), stage.sent_bytes(num_tokens)
             trace.record(Communicated, rank, plan, end, arrival, "pp", "send", sent)

@@ -17,6 +17,11 @@ def make_request(entry: SimRequest, request_id: str, arrival_time: float) -> Req
     if entry.beams:
         beams = BeamSearchParams(entry.n, max_tokens=entry.num_output, ignore_eos=True)
         params = beams.for_one_beam()
+    elif entry.stops:
+        # one that is not the last of the prompt, which the simulated answer repeats
+        stop = abs(entry.prompt_token_ids[-1]) + 1
+        limit = entry.num_output + 1
+        params = SamplingParams(n=entry.n, max_tokens=limit, stop_token_ids=[stop])
     else:
         params = SamplingParams(n=entry.n, max_tokens=entry.num_output, ignore_eos=True)
     return Request(
