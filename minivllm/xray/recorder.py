@@ -13,6 +13,7 @@ from typing import Any
 
 from minivllm import envs
 from minivllm.logger import init_logger
+from minivllm.trace.records import OWN_PLAN
 from minivllm.xray.checker import Checker
 from minivllm.xray.format import header_line, without_text
 from minivllm.xray.live import Batch, LiveTrace
@@ -61,7 +62,7 @@ class Recorder:
     def start_step(self) -> None:
         """Begin a step. One without an end, whose plan is still on its way, ends here."""
         if self._open:
-            self.end_step()
+            self.end_step(None)
         elif self.rows:
             self._hand_on()
         self._open = True
@@ -79,10 +80,17 @@ class Recorder:
         self._said.clear()
         self.rows.append(("StepPlanned", self.now()))
 
-    def end_step(self) -> None:
+    def end_step(self, plan: int | None = OWN_PLAN) -> None:
+        """End a step.
+
+        Args:
+            plan: the step whose plan has ended; None: all are still on their way. By default it
+                is its own.
+        """
         if self._open:
             self._open = False
-            self.rows.append(("StepEnded", self.now()))
+            row = ("StepEnded", self.now())
+            self.rows.append(row if plan in (OWN_PLAN, self.step) else (*row, plan))
             self._hand_on()
 
     def close(self) -> None:
