@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from concurrent.futures import Future
 
 from minivllm.request import Request, RequestStatus
-from minivllm.scheduling.batch_queue import BatchQueue
+from minivllm.scheduling.batch_queue import BatchQueue, PlanInFlight
 from minivllm.scheduling.output import ModelRunnerOutput, SchedulerOutput
 from minivllm.scheduling.scheduler import Scheduler
 from minivllm.trace.records import (
@@ -45,30 +45,49 @@ class Rerun:
         self._requests: dict[str, Request] = requests_of(xray, joins=False)
         self._ends = ends_of(xray)
         self._ended = ended_plans(xray.trace)
-        self._queue = RecordedQueue(self.scheduler, size=1)
+        self._queue = RecordedQueue(self.scheduler)
         # by the step that made them: plans in flight, and what will come of them
         self._plans: dict[int, tuple[SchedulerOutput, Future[ModelRunnerOutput]]] = {}
-        self._step = RecordedStep(-1, [], [])
-        self._skipped: list[Request] = []
+        self._empty: set[int] = set()  # steps that made none
 
     def step(self, step: RecordedStep) -> None:
         """Do a step, after what came before it."""
-        self._step, queue = step, self._queue
+        trace, records, made = self.scheduler.trace, step.records, self._ended[step.number]
+        assert trace is not None
         self._hear(step.before)
-        ends = self._ended[step.number] is not None
-        if makes_plan(step):
-            drafts = {
-                r.seq_id: list(r.draft_token_ids) for r in step.records if isinstance(r, Verified)
-            }
-            self.scheduler.update_draft_token_ids(drafts)
-            self._step_over()
-            queue.size = len(queue) + (1 if ends else 2)
-            oldest = queue.advance(self._launch)
+        if makes_plan(step) or made == step.number:
+            self._make_plan(step)
         else:
-            self._take_what_came()
-            oldest = queue.end_oldest()
-        if oldest is not None:
-            self.scheduler.update_from_output(*oldest)
+            self._empty.add(step.number)
+            trace.start_step_without_plan()
+        planned = next(i for i, r in enumerate(records) if isinstance(r, StepPlanned))
+        self._hear(records[planned:])  # a server aborts also while a step is computed
+        if made is None or made in self._empty:
+            trace.end_step_without_output()
+            return
+        oldest = next(iter(self._plans), None)
+        if made != oldest:
+            raise ValueError(
+                f"the X-ray contradicts itself in step {step.number}: the plan of step {made} ends, "
+                f"and the oldest in flight is that of {oldest}."
+            )
+        self._end_plan(made, records)
+
+    def _make_plan(self, step: RecordedStep) -> None:
+        """Plan a step as if some requests were not there: vLLM steps over them."""
+        skipped = {r.request_id for r in step.records if isinstance(r, RequestSkipped)}
+        drafts = {
+            r.seq_id: list(r.draft_token_ids) for r in step.records if isinstance(r, Verified)
+        }
+        self.scheduler.update_draft_token_ids(drafts)
+        waiting = self.scheduler.waiting
+        passed = [request for request in waiting if request.request_id in skipped]
+        for request in passed:
+            waiting.remove(request)
+        future: Future[ModelRunnerOutput] = Future()
+        self._plans[step.number] = self._queue.make(future), future
+        for request in reversed(passed):
+            waiting.add_preempted(request)
 
     def _hear(self, records: Iterable[Record]) -> None:
         """Do what users did: ask, abort, and reset the prefix cache."""
@@ -87,30 +106,8 @@ class Rerun:
                 scheduler.kv_manager.reset_prefix_cache()  # one record for each block
                 forgets = True
 
-    def _step_over(self) -> None:
-        """Take requests out of the queue while a plan is made: vLLM steps over them."""
-        skipped = {r.request_id for r in self._step.records if isinstance(r, RequestSkipped)}
-        waiting = self.scheduler.waiting
-        self._skipped = [request for request in waiting if request.request_id in skipped]
-        for request in self._skipped:
-            waiting.remove(request)
-
-    def _launch(self, plan: SchedulerOutput) -> Future[ModelRunnerOutput]:
-        """Send a plan on its way, whose tokens come when vLLM's came."""
-        for request in reversed(self._skipped):
-            self.scheduler.waiting.add_preempted(request)
-        future: Future[ModelRunnerOutput] = Future()
-        self._plans[self._step.number] = plan, future
-        self._take_what_came()
-        return future
-
-    def _take_what_came(self) -> None:
-        """Do what users did while plans were on their way, and take the tokens that came."""
-        records = self._step.records
-        planned = next(i for i, r in enumerate(records) if isinstance(r, StepPlanned))
-        self._hear(records[planned:])
-        if (made := self._ended[self._step.number]) is None:
-            return
+    def _end_plan(self, made: int, records: list[Record]) -> None:
+        """End the plan of an earlier step, or of this one, with the tokens that came."""
         plan, future = self._plans.pop(made)
         tokens: dict[str, list[int]] = defaultdict(list)
         for record in records:
@@ -125,10 +122,26 @@ class Rerun:
                 params = self._requests[record.seq_id].sampling_params
                 params.max_tokens = self._ends[record.seq_id]
         future.set_result(ModelRunnerOutput(dict(tokens)))
+        self.scheduler.update_from_output(*self._queue.pop())
 
 
 class RecordedQueue(BatchQueue):
-    """A queue of plans some of whose tokens may be thrown away."""
+    """A queue whose plans are made and ended when vLLM's were."""
+
+    def __init__(self, scheduler: Scheduler):
+        super().__init__(scheduler, size=0)
+
+    def make(self, output: Future[ModelRunnerOutput]) -> SchedulerOutput:
+        """Make a plan, whose output will come."""
+        plan = self.scheduler.schedule()
+        sequences = [self.scheduler.sequences[name] for name in plan.num_scheduled_tokens]
+        self._count(plan, sequences, 1)
+        self._plans.append(PlanInFlight(plan, output, sequences))
+        return plan
+
+    def pop(self) -> tuple[SchedulerOutput, ModelRunnerOutput]:
+        """Take the oldest plan out, and its output, which has come."""
+        return self._pop()
 
     def drop(self, request: Request) -> None:
         """Throw away what is on its way for a request, which a reset of the cache has preempted."""

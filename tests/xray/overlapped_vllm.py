@@ -68,6 +68,8 @@ def drive(scheduler, seed):
         if scheduler.requests and rng.random() < 0.05:
             name = rng.choice(list(scheduler.requests))
             scheduler.finish_requests(name, RequestStatus.FINISHED_ABORTED)
+        if rng.random() < 0.03:
+            scheduler.reset_prefix_cache(reset_running_requests=rng.random() < 0.7)
         if in_flight and (len(in_flight) == 2 or rng.random() < 0.6):
             plan, ids, drawn = in_flight.popleft()
             places = {name: i for i, name in enumerate(ids)}
