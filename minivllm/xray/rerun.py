@@ -68,8 +68,8 @@ class Rerun:
         oldest = next(iter(self._plans), None)
         if made != oldest:
             raise ValueError(
-                f"the X-ray contradicts itself in step {step.number}: the plan of step {made} ends, "
-                f"and the oldest in flight is that of {oldest}."
+                f"the X-ray contradicts itself in step {step.number}: the plan of step {made} "
+                f"ends, and the oldest in flight is that of {oldest}."
             )
         self._end_plan(made, records)
 
