@@ -118,7 +118,7 @@ class Rerun:
                 found = tokens[record.seq_id]
                 found += [0] * (record.num_accepted + 1 - len(found))
             elif isinstance(record, Finished) and record.seq_id in self._ends:
-                # maybe by a stop token, which nobody could know before
+                # maybe by a stop token, which was not known before
                 params = self._requests[record.seq_id].sampling_params
                 params.max_tokens = self._ends[record.seq_id]
         future.set_result(ModelRunnerOutput(dict(tokens)))

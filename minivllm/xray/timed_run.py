@@ -129,7 +129,7 @@ class OverlappedRun(TimedRun):
         return future
 
     def _end(self, plan: SchedulerOutput, output: ModelRunnerOutput) -> None:
-        """Wait for the device, and take the tokens; of one that is a stop token nobody knew."""
+        """Wait for the device, and take the tokens; only now is it known which ones end answers."""
         self.now = max(self.now, self.device_ends.popleft())
         self._be_interrupted()
         for name in output.sampled_token_ids:

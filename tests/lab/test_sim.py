@@ -644,7 +644,7 @@ CPU = {"overhead_s": 2e-3, "update_s": 3e-3, "cpu_s_per_sequence": 1e-3, "api_s_
 
 
 def lanes_by_hand(device, before, after, api, overlaps):
-    """When the client has each token: a step behind another, or planned while that one runs."""
+    """Times at which the client has each token; steps in turn, or planned while others run."""
     cpu = free = told = 0.0
     ends, tokens = [], []
 

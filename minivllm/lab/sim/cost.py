@@ -39,7 +39,7 @@ class Work:
 
 
 class CPUSeconds(NamedTuple):
-    """What a step takes of the CPU, beside what the device takes; in seconds.
+    """Seconds that a step takes of the CPU, beside those of the device.
 
     Attributes:
         before: the device can begin: scheduling, preparing, launching kernels.
@@ -54,7 +54,7 @@ class CPUSeconds(NamedTuple):
     api_each: float
 
     def update(self, num_sequences: int) -> float:
-        """Seconds behind a step of so many sequences."""
+        """Seconds behind a step with this number of sequences."""
         return self.after + self.after_each * num_sequences
 
 
@@ -137,7 +137,7 @@ class ModelShape:
         return self.bytes_per_block(block_size=1)
 
     def bytes_per_block(self, block_size: int) -> int:
-        """Bytes of K and V of so many positions, over all layers."""
+        """Bytes of K and V of a block's positions, over all layers."""
         spec = FullAttentionSpec(
             block_size,
             num_kv_heads=self.num_kv_heads,

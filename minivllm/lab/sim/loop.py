@@ -110,7 +110,7 @@ def make_scheduler(
 ) -> Scheduler:
     """The engine's scheduler; ``limits`` are fields of ``SchedulerConfig``, named as for ``LLM``.
 
-    With ``async_scheduling`` it is one for plans in flight, of so many stages.
+    With ``async_scheduling`` it is one for plans in flight, of a pipeline of ``num_stages``.
 
     Raises:
         ValueError: for an unknown policy.
