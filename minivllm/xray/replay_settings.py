@@ -87,9 +87,8 @@ def _is_impossible(xray: XRay, record: RequestAdded) -> bool:
 def requests_of(xray: XRay, joins: bool = True) -> dict[str, Request]:
     """The run's requests, by id. Each ends after as many tokens as it had there.
 
-    One that was aborted, or has not ended, has the limit that it asked for. So has each of an
-    asynchronous run: behind a limit nothing is planned, but that a stop token comes is not known;
-    see ``ends_of``.
+    One that was aborted, or has not ended, has the limit that it asked for. So has one of an
+    asynchronous run that ended by a stop token: when others were planned, it was not known.
 
     Args:
         joins: its arrival is when it joined the queue, not the time that vLLM orders by.

@@ -141,6 +141,13 @@ def test_a_file_that_does_not_say_whose_tokens_came_is_read_by_them(path):
         ended_plans(xray.trace)
 
 
+def test_a_stall_behind_a_token_that_came_late_is_the_preemptions():
+    stalls = report(load_xray(OVERLAPPED)).walk.stalls
+    longest = sorted(stalls, key=lambda stall: -stall.seconds)[:5]
+    assert {stall.cause for stall in longest} <= {"preempted for blocks", "the step itself"}
+    assert "preempted for blocks" in {stall.cause for stall in longest}
+
+
 @pytest.mark.parametrize("plan", [10**6, 0, 30])
 def test_a_plan_ends_behind_those_before_it(plan):
     xray = load_xray(OVERLAPPED)
