@@ -79,14 +79,11 @@ class TracingScheduler(Scheduler):
         return output
 
     def update_from_output(self, scheduler_output, model_runner_output):
-        plan = self._steps.pop(id(scheduler_output), None)
-        if plan is None:  # it was empty, and made no step
-            return super().update_from_output(scheduler_output, model_runner_output)
         with self.recorder:
-            self._before_update(plan, scheduler_output, model_runner_output)
+            self._before_update(scheduler_output, model_runner_output)
         outputs = super().update_from_output(scheduler_output, model_runner_output)
         with self.recorder:
-            self.recorder.end_step(plan)
+            self.recorder.end_step()
         return outputs
 
     def reset_prefix_cache(self, *args, **kwargs) -> bool:
@@ -163,11 +160,15 @@ class TracingScheduler(Scheduler):
         recorder.plan_step()
         self._steps[id(output)] = recorder.step
 
-    def _before_update(self, plan, scheduler_output, model_runner_output) -> None:
+    def _before_update(self, scheduler_output, model_runner_output) -> None:
         recorder, requests = self.recorder, self.requests
-        if not recorder.is_open:
+        plan = self._steps.pop(id(scheduler_output), None)  # None: it was empty, and made no step
+        if plan is not None and not recorder.is_open:
             recorder.start_step()  # asynchronous: the last plans come back without a new one
             recorder.plan_step()
+        recorder.ending = plan
+        if plan is None:
+            return
         places, drawn = model_runner_output.req_id_to_index, model_runner_output.sampled_token_ids
         if plan != recorder.step:
             for name in scheduler_output.num_scheduled_tokens:
