@@ -13,38 +13,22 @@ The counts are per shelf of the package; ``tests/docs/test_plain_speech.py`` hol
 """
 
 import ast
-import re
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
-PACKAGE = ROOT / "minivllm"
-SHELVES = ["engine", "server", "course and lab", "xray", "embedded"]
-_SHELF_OF = {
-    "entrypoints": "server",
-    "course": "course and lab",
-    "lab": "course and lab",
-    "xray": "xray",
-    "embedded": "embedded",
-}
+import shelves
+from shelves import PACKAGE
+
+SHELVES = [shelf for shelf in shelves.BOUNDS if shelf != "evening"]
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def files_of(shelf: str) -> list[Path]:
-    """Files of a shelf. The engine is what is on no other one, with ``cpu/``."""
-    rooms = {path: path.relative_to(PACKAGE).parts[0] for path in sorted(PACKAGE.rglob("*.py"))}
-    return [path for path, room in rooms.items() if _SHELF_OF.get(room, "engine") == shelf]
-
-
-def evening() -> list[Path]:
-    """Files of the README's "Read it in an evening", in its order."""
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    section = readme.split("## Read it in an evening")[1].split("\n## ")[0]
-    files = re.findall(r"^\d+\. \[`([\w/]+\.py)`", section, re.MULTILINE)
-    return [PACKAGE / file for file in files]
+    """Files of a shelf."""
+    return [path for path in sorted(PACKAGE.rglob("*.py")) if shelves.shelf_of(path) == shelf]
 
 
 def num_lines(paths: list[Path]) -> int:
@@ -184,7 +168,7 @@ def main() -> None:
     """Print the table."""
     print(f"{'':16}{'lines':>8}" + "".join(f"{kind:>24}" for kind in KINDS))
     for shelf in ["evening", *SHELVES]:
-        paths = evening() if shelf == "evening" else files_of(shelf)
+        paths = shelves.evening_files() if shelf == "evening" else files_of(shelf)
         lines = num_lines(paths)
         found = [places(paths, count) for count in KINDS.values()]
         told = [f"{len(each)} ({1000 * len(each) / lines:.1f})" for each in found]

@@ -9,32 +9,19 @@ from pathlib import Path
 
 from canvas import FULL_BLUE, FULL_GREEN, FULL_ORANGE, ORANGE, PLAIN, UNWRITTEN, Box, Canvas
 
+from minivllm.course.chapters import CHAPTERS
 from minivllm.lab.viz.draw.figure import Figure
 
 NOTEBOOKS = Path(__file__).parents[1] / "notebooks"
 WIDTH, HEIGHT, GAP, MARGIN = 150, 62, 18, 24
 PAGE = 2 * MARGIN + 4 * WIDTH + 3 * GAP
-# The place of each notebook; a number without a notebook is passed over.
-FIRST = ("00", "01", "02", "03")
-# Below them the columns from left to right: topics, each to be read downwards.
+# Topics of the chapters: the first one is a row, the others are below it, in four columns.
+FIRST = "First"
 COLUMNS = (
-    {
-        "Memory": ("04", "04b", "13", "13b"),
-        "Known prefixes": ("08", "08b"),
-        "Fewer bits": ("18", "19"),
-    },
-    {"Scheduling": ("05", "06", "06b", "07"), "Serving": ("21", "21b", "22"), "Vectors": ("24",)},
-    {
-        "From logits to answers": ("12", "14", "14b", "15", "16"),
-        "Many users": ("17",),
-        "In vLLM": ("26", "A4"),
-    },
-    {
-        "Kernels": ("09", "10", "11"),
-        "Machines": ("A1", "A2", "A3"),
-        "Several devices": ("20",),
-        "Real weights": ("A5",),
-    },
+    ("Memory", "Known prefixes", "Fewer bits"),
+    ("Scheduling", "Serving", "Vectors"),
+    ("From logits to answers", "Many users", "In vLLM"),
+    ("Kernels", "Machines", "Several devices", "Real weights"),
 )
 TRACK_COLOURS = {"90 minutes": FULL_ORANGE, "systems": FULL_BLUE, "kernels": FULL_GREEN}
 
@@ -51,21 +38,21 @@ def load_course():
 def draw() -> Figure:
     course = load_course()
     found = {it.number: it for it in course.lectures()}
-    columns = [
-        {topic: [n for n in numbers if n in found] for topic, numbers in column.items()}
-        for column in COLUMNS
-    ]
-    placed = {n for column in columns for numbers in column.values() for n in numbers}
-    if missing := found.keys() - placed - set(FIRST):
+    topics: dict[str, list[str]] = {}
+    for number in found:
+        topics.setdefault(CHAPTERS[number].topic, []).append(number)
+    first = topics.pop(FIRST)
+    if missing := topics.keys() - {topic for column in COLUMNS for topic in column}:
         raise ValueError(f"give {sorted(missing)} a place in COLUMNS of course_map.py.")
+    columns = [{topic: topics[topic] for topic in column} for column in COLUMNS]
     page = Canvas(
         "What needs what", "Arrows, and “needs”, say what to read first. Minutes are for reading; "
-        "exercises take as long again.", _alt(found, columns, course.TO_COME), PAGE, 1,
+        "exercises take as long again.", _alt(found, first, columns, course.TO_COME), PAGE, 1,
     )  # fmt: skip
     page.drawing.root.set("role", "group")  # a screen reader passes over links in a picture
     _legend(page)
     _heading(page, MARGIN, 116, "First, in this order; all that follows needs them")
-    row = [_lecture(page, found[n], _left(i), 126) for i, n in enumerate(FIRST)]
+    row = [_lecture(page, found[n], _left(i), 126) for i, n in enumerate(first)]
     for left, right in pairwise(row):
         _arrow(page, left.right, right.left)
     ends = [_column(page, found, columns[i], _left(i), 226) for i in range(len(columns))]
@@ -80,13 +67,13 @@ def draw() -> Figure:
     return page.figure()
 
 
-def _alt(found, columns, to_come) -> str:
+def _alt(found, first, columns, to_come) -> str:
     topics = [
         f"{topic} ({', '.join(numbers)})" for column in columns for topic, numbers in column.items()
     ]
     return (
         f"The {len(found)} notebooks as boxes, {sum(it.time.minutes for it in found.values())} "
-        f"minutes of reading in all. {', '.join(FIRST)} in a row, below them topics, each read "
+        f"minutes of reading in all. {', '.join(first)} in a row, below them topics, each read "
         f"downwards: {'; '.join(topics)}. Then your own engine. To come: "
         f"{', '.join(f'{name} ({number})' for number, name in to_come.items())}."
     )
@@ -156,7 +143,7 @@ def _arrow(page: Canvas, start, end) -> None:
 
 def _also_needed(number: str, arrow: str | None, found) -> list[str]:
     """What it needs; not the first ones, nor what another one or its arrow implies."""
-    needs = [n for n in found[number].needs if n in found and n not in FIRST]
+    needs = [n for n in found[number].needs if n in found and CHAPTERS[n].topic != FIRST]
     return [n for n in needs if n != arrow and not _implied(n, needs, found)]
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from minivllm.lora.request import LoadedLoRA, LoRARequest
 from minivllm.outputs import RequestMetrics
 from minivllm.pooling_params import PoolingParams
+from minivllm.request_protocols import Beams, Grammar
 from minivllm.sampling_params import BeamSearchParams, SamplingParams
 
 
@@ -17,22 +18,29 @@ class RequestStatus(IntEnum):
     WAITING = 0
     RUNNING = 1
     PREEMPTED = 2
-    FINISHED_STOPPED = 3, "stop"
-    FINISHED_LENGTH_CAPPED = 4, "length"
-    FINISHED_ABORTED = 5, "abort"
-    FINISHED_DROPPED = 6, "dropped"  # a beam that gave way to better ones
-    FINISHED_ERROR = 7, "error"  # nothing was left to sample
-
-    finish_reason: str | None  # of a CompletionOutput
-
-    def __new__(cls, value: int, finish_reason: str | None = None):
-        status = int.__new__(cls, value)
-        status._value_, status.finish_reason = value, finish_reason
-        return status
+    FINISHED_STOPPED = 3
+    FINISHED_LENGTH_CAPPED = 4
+    FINISHED_ABORTED = 5
+    FINISHED_DROPPED = 6  # a beam that gave way to better ones
+    FINISHED_ERROR = 7  # nothing was left to sample
 
     @property
     def is_finished(self) -> bool:
         return self > RequestStatus.PREEMPTED
+
+    @property
+    def finish_reason(self) -> str | None:
+        """The reason that a CompletionOutput gives; None until it is finished."""
+        return FINISH_REASONS.get(self)
+
+
+FINISH_REASONS = {
+    RequestStatus.FINISHED_STOPPED: "stop",
+    RequestStatus.FINISHED_LENGTH_CAPPED: "length",
+    RequestStatus.FINISHED_ABORTED: "abort",
+    RequestStatus.FINISHED_DROPPED: "dropped",
+    RequestStatus.FINISHED_ERROR: "error",
+}
 
 
 class Sequence:
@@ -79,12 +87,13 @@ class Sequence:
         self.cumulative_logprob = 0.0  # of its output; only beams need it
         self.status = RequestStatus.WAITING
         self.stop_reason: int | str | None = None
-        self.grammar: Any = request.grammar and request.grammar.fork()  # after its last token
+        self.grammar = request.grammar and request.grammar.fork()  # after its last token
 
     def fork(self, index: int) -> Sequence:
         """Make another sample of the same request, with the same tokens so far."""
         child = Sequence(self.request, index)
         child.token_ids = list(self.token_ids)
+        # the child shares the blocks; drafts and tokens in flight stay the parent's
         child.num_computed_tokens = self.num_computed_tokens
         child.block_hashes = list(self.block_hashes)
         child.cumulative_logprob = self.cumulative_logprob
@@ -162,7 +171,8 @@ class Request:
         self.request_id = request_id
         self.prompt = prompt
         self.prompt_token_ids = prompt_token_ids
-        self.sampling_params, self.pooling_params = sampling_params, pooling_params
+        self.sampling_params = sampling_params
+        self.pooling_params = pooling_params
         self.eos_token_ids = eos_token_ids
         self.seed = seed
         self.arrival_time = arrival_time
@@ -175,12 +185,11 @@ class Request:
         self.n = 1 if sampling_params is None else sampling_params.n
         if beam_params is not None:
             self.n = beam_params.beam_width
-        self.beam_search: Any = None  # a BeamSearch; the scheduler makes it, for beam_params
+        self.beam_search: Beams | None = None  # the scheduler makes it, for beam_params
         self.metrics = RequestMetrics(arrival_time)
         self.num_cached_tokens: int | None = None  # the hit of its first scheduling
         self.num_preemptions = 0
-        # a StructuredOutputGrammar at its start, if the text must have a form
-        self.grammar: Any = None
+        self.grammar: Grammar | None = None  # at its start, if the text must have a form
         self.seqs = [Sequence(self, 0)]
 
     def rename(self, request_id: str) -> None:
@@ -190,15 +199,18 @@ class Request:
     def restart(self) -> None:
         """Let all sequences wait, to be computed again from their tokens, after a failed step."""
         seqs = self.unfinished_seqs
+        # one that ran has lost its blocks, as by a preemption, and counts as one
         self.num_preemptions += any(seq.status == RequestStatus.RUNNING for seq in seqs)
         if not any(seq.num_output_tokens for seq in self.seqs):
             self.num_cached_tokens = None  # its first scheduling is still to come
         for seq in seqs:
-            seq.status, seq.spec_token_ids = RequestStatus.WAITING, []
+            seq.status = RequestStatus.WAITING
+            seq.spec_token_ids = []
             seq.num_computed_tokens = 0
             seq.num_in_flight_tokens = 0
             seq.num_output_placeholders = 0
             if self.grammar is not None:
+                # its place behind the prompt, and then behind each token so far
                 seq.grammar = self.grammar.fork()
                 seq.grammar.accept_tokens(seq.output_token_ids)
 

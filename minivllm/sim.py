@@ -22,8 +22,9 @@ from minivllm.lab.sim.cost import (
 from minivllm.lab.sim.dry_run import dry_run
 from minivllm.lab.sim.interconnects import LINKS, Link, ring_bytes
 from minivllm.lab.sim.launches import launch_each, launch_graph
-from minivllm.lab.sim.loop import make_scheduler, runner_output
+from minivllm.lab.sim.loop import runner_output
 from minivllm.lab.sim.machines import NODES, Node
+from minivllm.lab.sim.make import make_scheduler
 from minivllm.lab.sim.prefix_hits import prefix_hits
 from minivllm.lab.sim.recordings import GOLDEN, load_recording
 from minivllm.lab.sim.replay import replay

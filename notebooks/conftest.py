@@ -16,8 +16,10 @@ from pathlib import Path
 import matplotlib.font_manager  # noqa: F401
 
 sys.path.insert(0, str(Path(__file__).parent))
+import chapter_marks
 import needs_real
 
+os.environ["MINIVLLM_DEVICE"] = "cpu"  # what is stored, and compared, was recorded on one
 if "PYTEST_XDIST_WORKER" in os.environ:  # a thread for each worker's kernels
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -40,6 +42,7 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
+    chapter_marks.register(config)
     if config.getoption("--draws"):
         config.draws_home = home = tempfile.TemporaryDirectory()
         startup = Path(home.name, "profile_default", "startup")  # what every kernel runs first

@@ -18,20 +18,8 @@ sys.path.insert(0, str(HERE))
 import ninety  # noqa: E402
 from reading_time import ReadingTime, reading_time, write_minutes  # noqa: E402
 
-# What each notebook builds on. One that does not exist (yet) is passed over.
-NEEDS = {
-    "00": (), "01": ("00",), "02": ("01",), "03": ("01", "02"), "04": ("03",), "04b": ("04",),
-    "05": ("01", "03"), "06": ("03", "04", "05"), "06b": ("06",), "07": ("05",), "08": ("03",),
-    "08b": ("06", "08"),
-    "09": ("01", "03"), "10": ("09",), "11": ("09", "10"), "12": ("05",), "13": ("01", "03"),
-    "13b": ("01", "03"),
-    "14": ("05", "12"), "14b": ("14",), "15": ("12",), "16": ("12", "15"), "17": ("05", "08"),
-    "18": ("13",), "19": ("06", "13", "18"),
-    "20": ("05", "13"),
-    "21": ("03", "05"), "21b": ("21",), "22": ("07", "21b"), "24": ("07", "08"), "26": ("06", "07"),
-    "A1": ("07", "09"), "A2": ("A1",), "A3": ("09", "A2"), "A4": ("05", "06", "08"),
-    "A5": ("08", "14", "18"),
-}  # fmt: skip
+from minivllm.course.chapters import CHAPTERS  # noqa: E402
+
 # Those that are not written yet.
 TO_COME = {"25": "pictures"}
 # The first track is pieces of its notebooks, in one of its own; the others are whole notebooks.
@@ -61,7 +49,7 @@ class Lecture:
 
     @property
     def needs(self) -> tuple[str, ...]:
-        return NEEDS[self.number]
+        return CHAPTERS[self.number].needs
 
 
 def lectures() -> list[Lecture]:

@@ -55,6 +55,7 @@ def execute(path: Path) -> None:
 
 
 if __name__ == "__main__":
+    os.environ["MINIVLLM_DEVICE"] = "cpu"  # what is stored is the same on every machine
     os.environ.pop("MPLBACKEND", None)  # a caller's choice would hide matplotlib's figures
     for notebook_path in [Path(p) for p in sys.argv[1:]] or sorted(HERE.glob("*.ipynb")):
         execute(notebook_path)

@@ -180,7 +180,7 @@ def record_decode_step():
 
 
 def dtypes_of(arch):
-    """What engines compute in on this card: see ``utils.platforms.check_if_supports_dtype``."""
+    """Dtypes that engines compute in on this card: see ``check_if_supports_dtype``."""
     names = ["float16", "float32"] if arch < 80 else ["bfloat16", "float16", "float32"]
     return [getattr(torch, name) for name in names]
 

@@ -9,6 +9,7 @@ from pathlib import Path
 if "PYTEST_XDIST_WORKER" in os.environ:  # a thread each, before torch counts the cores
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+import chapter_marks
 import pytest
 import torch
 from hypothesis import settings
@@ -30,6 +31,16 @@ if not torch.cuda.is_available():  # Triton asks when it is first imported: see 
 settings.register_profile("nightly", max_examples=1000, stateful_step_count=150)
 
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+
+
+def pytest_configure(config):
+    chapter_marks.register(config)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers(config):
+    """One process where a GPU is tested: several would share its memory and its time."""
+    return 0 if config.option.markexpr == "gpu" else None
 
 
 def pytest_collection_modifyitems(config, items):

@@ -8,7 +8,7 @@ from hypothesis import settings
 from minivllm import LLM, SamplingParams
 from minivllm.kv.manager import KVCacheManager
 from minivllm.lab import oracle
-from minivllm.lab.sim import loop
+from minivllm.lab.sim import loop, make
 from minivllm.request import Request
 from minivllm.trace import Trace
 
@@ -85,7 +85,7 @@ def make_scheduler(
     **kwargs,
 ):
     manager = KVCacheManager(num_blocks, block_size, caching)
-    return loop.make_scheduler(
+    return make.make_scheduler(
         manager,
         max_num_batched_tokens=budget,
         max_num_seqs=max_num_seqs,
@@ -100,7 +100,7 @@ def make_swapping(
     """A traced scheduler with blocks on the host."""
     trace = Trace(num_blocks, block_size, budget)
     manager = KVCacheManager(num_blocks, block_size, caching, host, trace)
-    return loop.make_scheduler(
+    return make.make_scheduler(
         manager, max_num_batched_tokens=budget, max_num_seqs=8, max_model_len=28,
         preemption_mode=mode, trace=trace, **kwargs,
     )  # fmt: skip

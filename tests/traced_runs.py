@@ -3,13 +3,8 @@
 import random
 
 from minivllm.kv.manager import KVCacheManager
-from minivllm.lab.sim.loop import (
-    fake_execute,
-    make_scheduler,
-    run_step,
-    run_steps,
-    runner_output,
-)
+from minivllm.lab.sim.loop import fake_execute, run_step, run_steps, runner_output
+from minivllm.lab.sim.make import make_scheduler
 from minivllm.request import Request
 from minivllm.sampling_params import SamplingParams
 from minivllm.trace import Trace

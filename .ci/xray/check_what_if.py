@@ -46,16 +46,18 @@ class Asked(NamedTuple):
 
 def workload(kind: str) -> list[Asked]:
     """Make the requests of a kind of load, the earliest first."""
-    some, rng = requests(), random.Random(kind)
+    some = requests()
+    rng = random.Random(kind)
     if kind == "saturated":
-        return [Asked(0, *request) for request in some]
+        return [Asked(0, prompt, n) for prompt, n in some]
     if kind == "idle":  # each is answered before the next comes
-        return [Asked(0.5 * i, *request) for i, request in enumerate(some[:12])]
+        return [Asked(0.5 * i, prompt, n) for i, (prompt, n) in enumerate(some[:12])]
     if kind == "bursty":
-        return [Asked(1.5 * (i // 16), *request) for i, request in enumerate(some)]
+        return [Asked(1.5 * (i // 16), prompt, n) for i, (prompt, n) in enumerate(some)]
     if kind == _WARM_UP:
-        return [Asked(0.1 * i, *request) for i, request in enumerate(some[:8])]
-    after, made = 0.0, []
+        return [Asked(0.1 * i, prompt, n) for i, (prompt, n) in enumerate(some[:8])]
+    after = 0.0
+    made = []
     for i, (prompt, max_tokens) in enumerate(some):  # "mixed": every sixth prompt is long
         after += rng.expovariate(14)
         made.append(Asked(after, prompt * 3 if i % 6 == 5 else prompt, max_tokens))
@@ -93,7 +95,8 @@ async def _send(engine: Any, request_id: str, asked: Asked) -> None:
 def runs_of(path: Path) -> dict[str, XRay]:
     """The runs in a file, by the kind of load, each as if the engine had begun with it."""
     runs: dict[str, XRay] = {}
-    first, kind = 0, ""
+    first = 0
+    kind = ""
     with open(path, encoding="utf-8") as file:
         header = next(file)
         for line in file:
@@ -103,7 +106,8 @@ def runs_of(path: Path) -> dict[str, XRay]:
             for request_id in content["requests"]:
                 kind = request_id.rpartition("-")[0]
             if kind not in runs:
-                runs[kind], first = read_header(header), content["step"] + 1
+                runs[kind] = read_header(header)
+                first = content["step"] + 1
             step = content["step"] - first
             runs[kind].read_step(step, content["records"], content["requests"])
     return runs
@@ -141,7 +145,7 @@ def main(model: str, folder: Path) -> None:
         for kind in KINDS:
             found = what_if(base[kind], *parse_changes([change] if change else []))
             real = what_if(runs[kind]).cases[0]
-            print(compare(change, kind, found.cases[-1], real), flush=True)
+            print(compare(change, kind, found.cases[-1], real=real), flush=True)
 
 
 if __name__ == "__main__":

@@ -61,7 +61,8 @@ class Measured:
         """Answer all requests; returns seconds of the clock, of the processor, of the scheduler."""
         self.llm.reset_prefix_cache()
         self.spent = 0.0
-        clock, processor = time.perf_counter(), time.process_time()
+        clock = time.perf_counter()
+        processor = time.process_time()
         self.llm.generate(self.prompts, self.params, use_tqdm=False)
         return time.perf_counter() - clock, time.process_time() - processor, self.spent
 
@@ -78,9 +79,11 @@ def main(model: str, runs: str = "15") -> None:
     pairs = []
     for index in range(int(runs)):
         if index % 2:
-            without, with_tracer = plain.run(), traced.run()
+            without = plain.run()
+            with_tracer = traced.run()
         else:
-            with_tracer, without = traced.run(), plain.run()
+            with_tracer = traced.run()
+            without = plain.run()
         pairs.append((with_tracer, without))
     for column, name in enumerate(("clock", "processor", "scheduler")):
         ratios = sorted(with_tracer[column] / without[column] for with_tracer, without in pairs)

@@ -1,6 +1,7 @@
 """AttentionBackend: the interface of an attention implementation over a paged KV cache.
 
 (vLLM: AttentionImpl, vllm/v1/attention/backend.py)
+(notebooks 01, 09, 19)
 """
 
 from __future__ import annotations
@@ -61,8 +62,9 @@ class AttentionBackend(ABC):
             kv_cache.write(key, value, metadata.slot_mapping)
             output = self.attend_quantized(query, kv_cache, metadata, scale, sliding_window)
             return output if kv_cache.v_scale == 1 else output * kv_cache.v_scale
-        self.write_slots(key, value, *kv_cache, metadata.slot_mapping)
-        return self.attend(query, *kv_cache, metadata, scale, sliding_window)
+        key_cache, value_cache = kv_cache
+        self.write_slots(key, value, key_cache, value_cache, metadata.slot_mapping)
+        return self.attend(query, key_cache, value_cache, metadata, scale, sliding_window)
 
     def attend_quantized(
         self,
@@ -78,7 +80,8 @@ class AttentionBackend(ABC):
         """
         block_ids, narrowed = _blocks_of(metadata)
         keys, values = kv_cache.widen(block_ids, query.dtype)
-        return self.attend(query, keys, values, narrowed, scale * kv_cache.k_scale, sliding_window)
+        scale *= kv_cache.k_scale  # one for all keys: scores are multiplied in place of keys
+        return self.attend(query, keys, values, narrowed, scale, sliding_window)
 
     @abstractmethod
     def attend(
@@ -140,7 +143,8 @@ class AttentionBackend(ABC):
 @once_per_step
 def rows_by_length(metadata: AttentionMetadata) -> list[torch.Tensor]:
     """Rows of equally long sequences, int64 ``[sequences, length]`` for each length."""
-    starts, begins_of = metadata.query_start_loc.tolist(), defaultdict(list)
+    starts = metadata.query_start_loc.tolist()
+    begins_of = defaultdict(list)
     for begin, end in itertools.pairwise(starts):
         begins_of[end - begin].append(begin)
     device = metadata.query_start_loc.device

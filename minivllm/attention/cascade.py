@@ -48,26 +48,33 @@ def find_cascade(metadata: AttentionMetadata, block_size: int) -> Cascade | None
     Sequences that begin with the same block are one group, and share as much as all of them do.
     A block that is written in this step is not shared with those who write it.
     """
-    starts, table = metadata.query_start_loc.numpy(), metadata.block_table.numpy()
+    # 1. Most often no two sequences begin with the same block.
+    starts = metadata.query_start_loc.numpy()
+    table = metadata.block_table.numpy()
     if len(set(table[:, 0].tolist())) == len(table):
         return None
-    seq_lens, num_rows = metadata.seq_lens.numpy().copy(), starts[1:] - starts[:-1]
+    # 2. Who begins with the same block, computed before this step?
+    seq_lens = metadata.seq_lens.numpy().copy()
+    num_rows = starts[1:] - starts[:-1]
     computed = seq_lens - num_rows  # before this step: all rows see that much
     begun = np.flatnonzero(computed >= block_size)
     first_blocks = table[begun, 0]
     numbers, sizes = np.unique(first_blocks, return_counts=True)
-    prefixes, rest_table = [], table.copy()
+    prefixes = []
+    rest_table = table.copy()
     for first_block in numbers[sizes > 1]:
         members = begun[first_blocks == first_block]
         together = num_rows[members].sum() * block_size
         width = computed[members].min() // block_size
         if together * width < WORTH_SHARING:
             continue
+        # 3. How many blocks do all of them share?
         head = table[members, :width]
         differs = (head != head[0]).any(axis=0)
         shared = differs.argmax() if differs.any() else width
         if together * shared < WORTH_SHARING:
             continue
+        # 4. Their rows read these together; of their tables the rest is left.
         is_member = np.zeros(len(table), dtype=bool)
         is_member[members] = True
         rows = np.flatnonzero(np.repeat(is_member, num_rows))
@@ -103,8 +110,8 @@ def cascade_attention(
     """
     output, lse = attend_rest(cascade.rest)
     for prefix in cascade.prefixes:
-        attended = attend_to_prefix(query[prefix.rows], prefix.block_ids)
-        merge_attn_states(output, lse, prefix.rows, *attended)
+        other, other_lse = attend_to_prefix(query[prefix.rows], prefix.block_ids)
+        merge_attn_states(output, lse, prefix.rows, other=other, other_lse=other_lse)
     return output
 
 

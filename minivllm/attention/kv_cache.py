@@ -28,6 +28,7 @@ class KVCache:
         places: which of a block's pages is each layer's; None: each has one of its own. Layers of
             different KV cache groups may have the same: a block is one group's at a time.
         layer_groups: the KV cache group of each layer; None: there is one group.
+        num_groups: KV cache groups of the whole model, of which a stage may have only some.
     """
 
     def __init__(
@@ -43,9 +44,11 @@ class KVCache:
         scales: Sequence[tuple[float, float]] = (),
         places: Sequence[int] | None = None,
         layer_groups: Sequence[int] | None = None,
+        num_groups: int = 1,
     ):
         self.draft = draft
         self.layer_groups = [0] * num_layers if layer_groups is None else list(layer_groups)
+        self.num_groups = num_groups
         places = range(num_layers) if places is None else places
         num_places = max(places, default=-1) + 1
         shape = (num_places, 2, num_blocks, block_size, num_kv_heads, head_dim)

@@ -56,12 +56,12 @@ class AttentionMetadata:
         for n in query_lens:
             query_start_loc.append(query_start_loc[-1] + n)
         return cls(
-            make_tensor(query_start_loc, "int32", device),
-            make_tensor(seq_lens, "int32", device),
-            make_tensor(_padded(block_tables), "int32", device),
-            make_tensor(slot_mapping, "int64", device),
-            max(query_lens),
-            max(seq_lens),
+            query_start_loc=make_tensor(query_start_loc, "int32", device),
+            seq_lens=make_tensor(seq_lens, "int32", device),
+            block_table=make_tensor(_padded(block_tables), "int32", device),
+            slot_mapping=make_tensor(slot_mapping, "int64", device),
+            max_query_len=max(query_lens),
+            max_seq_len=max(seq_lens),
         )
 
     def with_blocks(

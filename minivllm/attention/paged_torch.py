@@ -3,6 +3,7 @@
 Gathering copies everything that is read, which costs as much as the attention itself; a kernel that
 reads the blocks where they are (``paged_numba``, ``paged_triton``) saves that. What torch can do is
 to copy little at a time, so that the copy is still in the processor's cache when it is read.
+(notebook 09)
 """
 
 from __future__ import annotations
@@ -64,22 +65,30 @@ class PagedTorch(AttentionBackend):
     name = "paged_torch"
 
     def attend(self, query, key_cache, value_cache, metadata, scale, sliding_window=None):
-        caches = key_cache, value_cache
         if query.is_cpu and sliding_window is None:
             cascade = find_cascade(metadata, key_cache.shape[1])
             if cascade is not None:
-                attend_rest = partial(self.attend_each, query, *caches, scale=scale)
-                attend_to_prefix = partial(self.attend_to_blocks, *caches, scale=scale)
+                attend_rest = partial(self.attend_each, query, key_cache, value_cache, scale=scale)
+                attend_to_prefix = partial(
+                    self.attend_to_blocks, key_cache, value_cache, scale=scale
+                )
                 return cascade_attention(cascade, query, attend_rest, attend_to_prefix)
-        return self.attend_each(query, *caches, metadata, scale, sliding_window)[0]
+        output, _ = self.attend_each(
+            query, key_cache, value_cache, metadata, scale, sliding_window=sliding_window
+        )
+        return output
 
     def attend_each(
         self, query, key_cache, value_cache, metadata, scale, sliding_window=None
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Attention of each sequence over all its keys. On a CPU with the lse; see ``cascade``."""
-        output, lse = torch.empty_like(query), query.new_empty(query.shape[:2], dtype=torch.float32)
+        output = torch.empty_like(query)
+        lse = query.new_empty(query.shape[:2], dtype=torch.float32)
         batches = tile_batches(metadata, key_cache.shape[1], sliding_window)
-        attend_tiles(batches, output, lse, query, key_cache, value_cache, scale)
+        attend_tiles(
+            batches, output, lse,
+            query=query, key_cache=key_cache, value_cache=value_cache, scale=scale,
+        )  # fmt: skip
         return output, lse
 
     def attend_to_blocks(
@@ -101,7 +110,9 @@ def attend_tiles(batches, output, lse, query, key_cache, value_cache, scale: flo
         q = query[batch.index].unflatten(0, batch.rows.shape).transpose(1, 2)
         if query.is_cpu:
             mask = None if batch.visible is None else batch.mask.to(query.dtype)
-            attended, its_lse = flash_attention(q, k, v, scale, batch.is_causal, mask)
+            attended, its_lse = flash_attention(
+                q, k, v, scale, is_causal=batch.is_causal, mask=mask
+            )
             its_lse = its_lse.transpose(1, 2).flatten(0, 1)
         else:
             attended = F.scaled_dot_product_attention(
@@ -120,7 +131,7 @@ def attend_tiles(batches, output, lse, query, key_cache, value_cache, scale: flo
 def gather(cache: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:
     """K or V of these slots, ``[tiles, length]``, as ``[tiles, kv_heads, length, head_dim]``."""
     rows = cache.flatten(0, 1).flatten(1).index_select(0, slots.flatten())
-    return rows.view(*slots.shape, *cache.shape[2:]).transpose(1, 2)
+    return rows.view(slots.shape + cache.shape[2:]).transpose(1, 2)
 
 
 @once_per_step
@@ -135,11 +146,13 @@ def tile_batches(
     sequence is many, and none reads keys that come after its last row, so that half of the square
     is never computed.
     """
+    # 1. Cut each sequence's rows, by the shape of the product that they make with its keys.
     tiles_of_shape = defaultdict(list)  # by rows, the triangle's part, and a context's length
     starts = metadata.query_start_loc.tolist()
     for seq, seq_len in enumerate(metadata.seq_lens.tolist()):
         begin, end = starts[seq], starts[seq + 1]
-        num_rows, context = end - begin, seq_len - (end - begin)
+        num_rows = end - begin
+        context = seq_len - num_rows
         splits = num_rows >= WORTH_SPLITTING and metadata.seq_lens.is_cpu
         windowed = sliding_window is not None and seq_len > sliding_window
         if not windowed and num_rows > 1 and (context == 0 or splits):
@@ -150,14 +163,22 @@ def tile_batches(
         for row in range(begin, end, TILE_ROWS):
             size = min(TILE_ROWS, end - row)
             tiles_of_shape[size, False, 0].append((seq_len - (end - row), row, seq))
+    # 2. Put a few tiles of like shape together.
     batches = []
     for (size, causal, context), tiles in tiles_of_shape.items():
         tiles.sort()  # neighbours have like lengths, so that little is padded
         for i in range(0, len(tiles), TILES_TOGETHER):
             members = torch.tensor(tiles[i : i + TILES_TOGETHER], device=metadata.seq_lens.device)
-            shape = size, causal, context
             batches.append(
-                _batch(members, *shape, metadata.block_table, block_size, sliding_window)
+                _batch(
+                    members,
+                    size,
+                    causal=causal,
+                    context=context,
+                    block_table=metadata.block_table,
+                    block_size=block_size,
+                    sliding_window=sliding_window,
+                )
             )
     return sorted(batches, key=lambda batch: batch.is_context)
 

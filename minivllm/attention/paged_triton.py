@@ -24,12 +24,13 @@ class PagedTriton(AttentionBackend):
     supports_cuda_graphs = True
 
     def attend(self, query, key_cache, value_cache, metadata, scale, sliding_window=None):
-        cache_and_table = key_cache, value_cache, metadata.block_table
+        table = metadata.block_table
         window = sliding_window or NO_WINDOW
         if metadata.max_query_len > 1:
             return varlen_attention(
-                query, *cache_and_table, metadata.query_start_loc, metadata.seq_lens,
-                metadata.max_query_len, scale, window,
+                query, key_cache, value_cache, table, metadata.query_start_loc,
+                seq_lens=metadata.seq_lens, max_query_len=metadata.max_query_len,
+                scale=scale, window=window,
             )  # fmt: skip
         num_splits = choose_num_splits(
             num_programs=len(query) * key_cache.shape[2],
@@ -38,9 +39,12 @@ class PagedTriton(AttentionBackend):
         )
         if num_splits > 1:
             return split_decode(
-                query, *cache_and_table, metadata.seq_lens, scale, num_splits, window
-            )
-        return paged_decode(query, *cache_and_table, metadata.seq_lens, scale, window)
+                query, key_cache, value_cache, table, metadata.seq_lens,
+                scale=scale, num_splits=num_splits, window=window,
+            )  # fmt: skip
+        return paged_decode(
+            query, key_cache, value_cache, table, metadata.seq_lens, scale=scale, window=window
+        )
 
     def write_slots(self, key, value, key_cache, value_cache, slot_mapping):
         write_slots(key, value, key_cache, value_cache, slot_mapping)

@@ -1,4 +1,4 @@
-"""QuantizedKVCache: K and V of one layer in 8 bits, and what scales them back.
+"""QuantizedKVCache: K and V of one layer in 8 bits, and what scales them back (notebook 19).
 
 Two forms. In e4m3 and e5m2 a tensor has one scale, known before: a key's numbers are divided by it
 when they are written, and what is read of them is multiplied once, in the softmax's scale and in

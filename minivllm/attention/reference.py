@@ -1,4 +1,7 @@
-"""Reference attention: the definition in loops over rows, heads and positions; slow and short."""
+"""Reference attention: the definition in loops over rows, heads and positions; slow and short.
+
+(notebook 09)
+"""
 
 from __future__ import annotations
 

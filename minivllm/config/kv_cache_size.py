@@ -1,4 +1,4 @@
-"""Size of K and V per token: asked by models, memory profiles, figures and exercises alike."""
+"""Size of K and V per token: asked by models, memory profiles, figures, exercises (notebook 13)."""
 
 from __future__ import annotations
 

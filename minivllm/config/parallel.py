@@ -66,8 +66,9 @@ class ParallelConfig:
 
         Ray looks itself for those of its cluster. Ranks that take turns in one process share a GPU.
         """
-        is_counted = num_gpus is not None and self.backend not in ("ray", "together")
-        if is_counted and self.world_size > num_gpus:
+        if num_gpus is None or self.backend in ("ray", "together"):
+            return
+        if self.world_size > num_gpus:
             raise ValueError(
                 f"World size ({self.world_size}) is larger than the number of available GPUs "
                 f"({num_gpus}) in this node; lower tensor_parallel_size or pipeline_parallel_size, "

@@ -12,81 +12,26 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from minivllm.course.assembly import assemble, mini_engine
-from minivllm.course.ch03.lab_allocate_slots import LAB as allocate_slots
-from minivllm.course.ch04.lab_copy_on_write import LAB as copy_on_write
-from minivllm.course.ch05.lab_schedule import LAB as schedule
-from minivllm.course.ch07.lab_cap import LAB as cap
-from minivllm.course.ch08.lab_find_longest_cache_hit import LAB as find_longest_cache_hit
-from minivllm.course.ch10.lab_copy import COPY as copy
-from minivllm.course.ch10.lab_copy import MASKED_ADD as masked_add
-from minivllm.course.ch10.lab_decode import DECODE as decode
-from minivllm.course.ch10.lab_decode import DECODE_ONE as decode_one
-from minivllm.course.ch10.lab_online_softmax import LAB as online_softmax
-from minivllm.course.ch10.lab_rows import ROW_SOFTMAX as row_softmax
-from minivllm.course.ch10.lab_rows import TABLE_SUM as table_sum
-from minivllm.course.ch11.lab_merge import LAB as merge
-from minivllm.course.ch12.lab_top_p import LAB as top_p
-from minivllm.course.ch14.lab_propose import LAB as propose
-from minivllm.course.ch15.lab_mask import LAB as mask
-from minivllm.course.ch16.lab_tool_stream import LAB as tool_stream
-from minivllm.course.ch17.lab_segments import LAB as segments
-from minivllm.course.ch18.lab_dequantize import LAB as dequantize
-from minivllm.course.ch19.lab_attend_codes import LAB as attend_codes
-from minivllm.course.ch20.lab_mlp import LAB as parallel_mlp
-from minivllm.course.ch21b.lab_join import LAB as join
-from minivllm.course.ch22.lab_quantile import LAB as quantile
-from minivllm.course.ch24.lab_mean import LAB as mean_rows
-from minivllm.course.ch26.lab_fit import LAB as fit_line
+from minivllm.course.chapters import CHAPTERS
 from minivllm.course.grading.class_lab import ClassLab, plug_in
 from minivllm.course.grading.function_lab import FunctionLab
-from minivllm.course.grading.milestones import progress
+from minivllm.course.grading.milestones import passed
 from minivllm.course.grading.verdicts import Verdict, verdicts
 
+# By name, in the order of the course.
+LABS = {lab.name: lab for chapter in CHAPTERS.values() for lab in chapter.labs}
+CLASS_LABS = {name: lab for name, lab in LABS.items() if isinstance(lab, ClassLab)}
+FUNCTION_LABS = {name: lab for name, lab in LABS.items() if isinstance(lab, FunctionLab)}
+globals().update(LABS)
+
 __all__ = [
-    "ClassLab",
-    "FunctionLab",
-    "Verdict",
-    "allocate_slots",
-    "assemble",
-    "attend_codes",
-    "cap",
-    "copy",
-    "copy_on_write",
-    "decode",
-    "decode_one",
-    "dequantize",
-    "find_longest_cache_hit",
-    "fit_line",
-    "grade",
-    "join",
-    "mask",
-    "masked_add",
-    "mean_rows",
-    "merge",
-    "mini_engine",
-    "online_softmax",
-    "parallel_mlp",
-    "plug_in",
-    "progress",
-    "propose",
-    "quantile",
-    "row_softmax",
-    "schedule",
-    "segments",
-    "table_sum",
-    "tool_stream",
-    "top_p",
-    "verdicts",
+    "ClassLab", "FunctionLab", "Verdict", "assemble", "grade", "mini_engine", "plug_in", "progress",
+    "verdicts", *LABS,
 ]  # fmt: skip
 
-_CLASSES = (allocate_slots, copy_on_write, find_longest_cache_hit)
-CLASS_LABS = {lab.name: lab for lab in _CLASSES}
-_FUNCTIONS = (
-    schedule, cap, copy, masked_add, table_sum, row_softmax, online_softmax, decode_one, decode,
-    merge, top_p, propose, mask, tool_stream, segments, dequantize,
-    attend_codes, parallel_mlp, join, quantile, mean_rows, fit_line,
-)  # fmt: skip
-FUNCTION_LABS = {lab.name: lab for lab in _FUNCTIONS}
+# What to build, and the notebook that each belongs to.
+MILESTONES = {lab.name: n for n, chapter in CHAPTERS.items() for lab in chapter.labs}
+MILESTONES["mini_engine"] = "all"
 
 
 def grade(answer: type | Callable, seed: int = 0) -> None:
@@ -112,3 +57,12 @@ def grade(answer: type | Callable, seed: int = 0) -> None:
         )
         return
     lab.grade(answer, seed)
+
+
+def progress() -> None:
+    """Print each lab, its notebook, and whether it is passed."""
+    days = passed()
+    for name, notebook in MILESTONES.items():
+        state = f"passed {days[name]}" if name in days else "-"
+        print(f"{name:22} notebook {notebook:4} {state}")
+    print(f"{len(MILESTONES.keys() & days)} of {len(MILESTONES)}")

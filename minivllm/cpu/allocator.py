@@ -9,7 +9,8 @@ import ctypes
 import sys
 from typing import Any
 
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # numbers of malloc.h
+_M_TRIM_THRESHOLD = -1  # numbers of malloc.h
+_M_MMAP_THRESHOLD = -3
 
 
 def keep_freed_memory() -> None:

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import cast
+
+import torch
 
 from minivllm.attention.backend import AttentionBackend
 from minivllm.cpu import linear
@@ -18,7 +20,7 @@ from minivllm.cpu.threads import ThreadBounds, log_threads
 from minivllm.logger import init_logger
 from minivllm.lora.layers import LoRALinearMethod
 from minivllm.models import ops
-from minivllm.models.decoder import Attention, DecoderModel
+from minivllm.models.decoder import Attention, DecoderLayer, DecoderModel
 from minivllm.models.encoder import Encoder, EncoderModel
 from minivllm.models.layers import Embedding, GatedMLP, RMSNorm, TiedEmbeddingMethod
 from minivllm.models.linear import EmbeddingMethod, Linear, LinearMethod, UnquantizedLinearMethod
@@ -119,8 +121,8 @@ def _compile(model: DecoderModel | EncoderModel, backend: AttentionBackend) -> t
     """Put compiled layers and fused operations in. Returns what the model runs by now, and why."""
     if isinstance(model, EncoderModel):
         return "modules", "an encoder's steps are so wide that only products and attention count"
-    first: Any = model.model.layers[0]  # of a stage, which may have no embedding
-    dtype = first.input_layernorm.weight.dtype
+    first = cast(DecoderLayer, model.model.layers[0])  # a stage may have no embedding to ask
+    dtype = cast(torch.Tensor, first.input_layernorm.weight).dtype
     if (obstacle := numba_obstacle()) is not None:
         return "modules", f"numba is {obstacle}"
     from minivllm.cpu import fused

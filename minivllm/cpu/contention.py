@@ -47,9 +47,11 @@ class CPUContention:
         waited: Callable[[], float] = seconds_without_core,
         clock: Callable[[], float] = time.perf_counter,
     ):
-        self._waited, self._clock = waited, clock
+        self._waited = waited
+        self._clock = clock
         self._fewer = 0
-        self._since, self._waited_then = clock(), waited()
+        self._since = clock()
+        self._waited_then = waited()
         self._retry_at = 0.0
 
     def threads(self, num_threads: int) -> int:
@@ -60,9 +62,11 @@ class CPUContention:
         return max(1, num_threads - self._fewer)
 
     def _update(self, now: float, num_threads: int) -> None:
-        waited, before = self._waited(), self._fewer
+        waited = self._waited()
+        before = self._fewer
         share = (waited - self._waited_then) / (now - self._since)
-        self._since, self._waited_then = now, waited
+        self._since = now
+        self._waited_then = waited
         if share > SHARE:
             self._fewer = min(self._fewer + 1, num_threads - 1)
             self._retry_at = now + PATIENCE

@@ -52,8 +52,10 @@ def fused_add_rms_norm(
     x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float
 ) -> torch.Tensor:
     output = torch.empty_like(residual)
-    arrays = map(as_numpy, (output, residual, x, weight))
-    add_rms_norm_loop(x.numel(), *arrays, np.float32(eps))
+    add_rms_norm_loop(
+        x.numel(),
+        as_numpy(output), as_numpy(residual), as_numpy(x), as_numpy(weight), np.float32(eps),
+    )  # fmt: skip
     return output
 
 
@@ -86,8 +88,13 @@ def silu_and_mul_loop(output, x):
 def rotary_embedding(
     query: torch.Tensor, key: torch.Tensor, cos_sin: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    sizes = query.shape[1], key.shape[1], query.shape[2]
-    rotary_embedding_loop(query.numel(), *flat(query), *flat(key), as_numpy(cos_sin), *sizes)
+    query_numbers, q_stride = flat(query)
+    key_numbers, k_stride = flat(key)
+    rotary_embedding_loop(
+        query.numel(),
+        query_numbers, q_stride, key_numbers, k_stride, as_numpy(cos_sin),
+        query.shape[1], key.shape[1], query.shape[2],
+    )  # fmt: skip
     return query, key
 
 

@@ -11,13 +11,14 @@ This file is imported only when it is used: numba need not be there.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeGuard, TypeVar
+from typing import TypeGuard, TypeVar
 
 import numpy as np
 import torch
 from torch import nn
 
 from minivllm.attention.backend import AttentionBackend
+from minivllm.attention.kv_cache import LayerKVCache
 from minivllm.attention.metadata import AttentionMetadata
 from minivllm.attention.quantized_kv import QuantizedKVCache
 from minivllm.attention.step import LayerAttention, StepAttention
@@ -72,6 +73,7 @@ class CPULayers:
         residual: torch.Tensor | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Run all layers: see ``Decoder.run_layers``."""
+        # Tensors as arrays: the same memory.
         hidden = as_numpy(x)
         before = None if residual is None else as_numpy(residual)
         for index, layer in enumerate(self.layers):
@@ -85,7 +87,14 @@ class CPULayers:
                 caches = cache
             else:
                 caches = as_numpy(cache[0]), as_numpy(cache[1])
-            hidden, before = layer(hidden, before, as_numpy(table), slots, caches, metadata)
+            hidden, before = layer(
+                hidden,
+                before,
+                as_numpy(table),
+                slots=slots,
+                caches=caches,
+                metadata=metadata,
+            )
         assert before is not None, "a decoder has layers"
         return as_tensor(hidden, self.dtype), as_tensor(before, self.dtype)
 
@@ -93,8 +102,10 @@ class CPULayers:
 class ModuleLayer:
     """A layer that runs as its module, between compiled ones."""
 
-    def __init__(self, layer: Any, dtype: torch.dtype):
-        self.layer, self.dtype, self.backend = layer, dtype, PagedNumba()
+    def __init__(self, layer: nn.Module, dtype: torch.dtype):
+        self.layer = layer
+        self.dtype = dtype
+        self.backend = PagedNumba()
 
     def __call__(
         self,
@@ -107,9 +118,11 @@ class ModuleLayer:
     ) -> tuple[np.ndarray, np.ndarray]:
         """Run the layer: see ``CPULayer.__call__``."""
         before = None if residual is None else as_tensor(residual, self.dtype)
-        cache: Any = caches
-        if not isinstance(caches, QuantizedKVCache):
-            cache = tuple(as_tensor(numbers, self.dtype) for numbers in caches)
+        cache: LayerKVCache
+        if isinstance(caches, QuantizedKVCache):
+            cache = caches
+        else:
+            cache = as_tensor(caches[0], self.dtype), as_tensor(caches[1], self.dtype)
         attention = LayerAttention(self.backend, cache, metadata)
         hidden = as_tensor(x, self.dtype)
         output = self.layer(hidden, before, as_tensor(cos_sin, self.dtype), attention)
@@ -119,18 +132,24 @@ class ModuleLayer:
 class CPULayer:
     """One layer: what ``DecoderLayer.forward`` does, and what that calls."""
 
-    def __init__(self, layer: Any, dtype: torch.dtype):
-        attention, mlp = layer.self_attn, layer.mlp
+    def __init__(self, layer: nn.Module, dtype: torch.dtype):
+        assert isinstance(layer, DecoderLayer), "it is known"
+        assert isinstance(layer.mlp, GatedMLP), "it is known"
+        attention = layer.self_attn
+        mlp = layer.mlp
         self.input_norm = _norm(layer.input_layernorm)
         self.post_norm = _norm(layer.post_attention_layernorm)
-        self.q_norm, self.k_norm = _head_norm(attention.q_norm), _head_norm(attention.k_norm)
+        self.q_norm = _head_norm(attention.q_norm)
+        self.k_norm = _head_norm(attention.k_norm)
         self.qkv = _product(attention.qkv_proj, dtype)
         self.o = _product(attention.o_proj, dtype)
-        self.gate_up, self.down = _product(mlp.gate_up_proj, dtype), _product(mlp.down_proj, dtype)
+        self.gate_up = _product(mlp.gate_up_proj, dtype)
+        self.down = _product(mlp.down_proj, dtype)
         self.backend = PagedNumba()
         self.head_dim = attention.qkv_proj.head_dim
         self.num_heads, self.num_kv_heads, _ = attention.qkv_proj.num_heads
-        self.scale, self.sliding_window = np.float32(attention.scale), attention.sliding_window
+        self.scale = np.float32(attention.scale)
+        self.sliding_window = attention.sliding_window
 
     def __call__(
         self,
@@ -158,46 +177,74 @@ class CPULayer:
         caches: Caches,
         metadata: AttentionMetadata,
     ) -> np.ndarray:
-        """Attention between its GEMMs: ``[num_tokens, num_heads * head_dim]``."""
-        heads = self.num_heads, self.num_kv_heads, self.head_dim
+        """Attention between its GEMMs: ``[num_tokens, num_heads * head_dim]``.
+
+        Loops know no names of arguments: they are compiled by their places.
+        """
+        # 1. Queries, keys and values: views of the product, each with its row's length.
         keys = self.num_heads * self.head_dim  # where a row's keys begin
         values = keys + self.num_kv_heads * self.head_dim
-        query = self._part(qkv, 0, keys, self.q_norm)
-        key = self._part(qkv, keys, values, self.k_norm)
-        value = self._part(qkv, values, qkv.shape[1])
-        rotary_embedding_loop(len(qkv) * keys, *query, *key, cos_sin, *heads)
+        query, q_stride = self._part(qkv, 0, keys, self.q_norm)
+        key, k_stride = self._part(qkv, keys, values, self.k_norm)
+        value, v_stride = self._part(qkv, values, qkv.shape[1])
+        # 2. Positions.
+        rotary_embedding_loop(
+            len(qkv) * keys,
+            query, q_stride, key, k_stride, cos_sin,
+            self.num_heads, self.num_kv_heads, self.head_dim,
+        )  # fmt: skip
         if isinstance(caches, QuantizedKVCache):
-            return self._quantized_attention(qkv, query, key, value, caches, metadata)
-        write_slots_loop(2 * len(qkv) * (values - keys), *key, *value, *caches, slots)
+            q = self._heads(query, q_stride, (len(qkv), self.num_heads))
+            k = self._heads(key, k_stride, (len(qkv), self.num_kv_heads))
+            v = self._heads(value, v_stride, (len(qkv), self.num_kv_heads))
+            return self._quantized_attention(q, k, v, caches=caches, metadata=metadata)
+        # 3. K and V into their slots, which attention reads as it does earlier ones.
+        key_cache, value_cache = caches
+        write_slots_loop(
+            2 * len(qkv) * (values - keys),
+            key, k_stride, value, v_stride, key_cache, value_cache, slots,
+        )  # fmt: skip
+        # 4. Attention.
         output = np.empty((len(qkv), self.num_heads, self.head_dim), qkv.dtype)
         lse = np.empty((len(qkv), self.num_heads), np.float32)
-        window = self.sliding_window or EVERYTHING
-        plan = plan_for(caches[0], metadata, self.sliding_window)
-        attend(LoopInputs(output, lse, *query, *caches, self.scale, window), plan)
+        inputs = LoopInputs(
+            output,
+            lse,
+            query,
+            query_stride=q_stride,
+            key_cache=key_cache,
+            value_cache=value_cache,
+            scale=self.scale,
+            window=self.sliding_window or EVERYTHING,
+        )
+        attend(inputs, plan_for(key_cache, metadata, self.sliding_window))
         return output.reshape(len(qkv), keys)
 
     def _quantized_attention(
         self,
-        qkv: np.ndarray,
-        query: tuple[np.ndarray, int],
-        key: tuple[np.ndarray, int],
-        value: tuple[np.ndarray, int],
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
         caches: QuantizedKVCache,
         metadata: AttentionMetadata,
     ) -> np.ndarray:
         """Attention with K and V in 8 bits: torch rounds them, so that it is the backend's own."""
-        dtype = torch.float32 if qkv.dtype == np.float32 else torch.bfloat16
-        q, k, v = (
-            as_tensor(numbers, dtype).as_strided(
-                (len(qkv), heads, self.head_dim), (stride, self.head_dim, 1)
-            )
-            for (numbers, stride), heads in (
-                (query, self.num_heads), (key, self.num_kv_heads), (value, self.num_kv_heads)
-            )
-        )  # fmt: skip
-        scale, window = float(self.scale), self.sliding_window
-        output = self.backend.forward(q, k, v, caches, metadata, scale, window)
-        return as_numpy(output).reshape(len(qkv), -1)
+        output = self.backend.forward(
+            query,
+            key,
+            value,
+            kv_cache=caches,
+            metadata=metadata,
+            scale=float(self.scale),
+            sliding_window=self.sliding_window,
+        )
+        return as_numpy(output).reshape(len(query), -1)
+
+    def _heads(self, numbers: np.ndarray, stride: int, size: tuple[int, int]) -> torch.Tensor:
+        """``[num_tokens, num_heads, head_dim]``: what ``_part`` has returned, as torch has it."""
+        dtype = torch.float32 if numbers.dtype == np.float32 else torch.bfloat16
+        strides = stride, self.head_dim, 1
+        return as_tensor(numbers, dtype).as_strided((*size, self.head_dim), strides)
 
     def _part(
         self, qkv: np.ndarray, begin: int, end: int, norm: Norm | None = None
@@ -236,8 +283,10 @@ def _is_plain(module: nn.Module, kind: type[Kind]) -> TypeGuard[Kind]:
     return isinstance(module, kind) and as_made
 
 
-def _norm(module: Any) -> Norm:
-    weight, eps = as_numpy(module.weight), np.float32(module.eps)
+def _norm(module: nn.Module) -> Norm:
+    assert isinstance(module, RMSNorm), "it is known"
+    weight = as_numpy(module.weight)
+    eps = np.float32(module.eps)
 
     def norm(x: np.ndarray, residual: np.ndarray | None = None) -> np.ndarray:
         output = np.empty_like(x)
@@ -251,7 +300,7 @@ def _norm(module: Any) -> Norm:
 
 
 def _head_norm(module: nn.Module) -> Norm | None:
-    return None if isinstance(module, nn.Identity) else _norm(module)
+    return _norm(module) if isinstance(module, RMSNorm) else None
 
 
 def _product(layer: Linear, dtype: torch.dtype) -> ArrayProduct:

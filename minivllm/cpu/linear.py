@@ -135,9 +135,12 @@ class PanelLinearMethod(UnquantizedLinearMethod, EmbeddingMethod):
     def array_product(self, layer: Linear, dtype: torch.dtype) -> ArrayProduct:
         if dtype != torch.float32:
             return super().array_product(layer, dtype)  # torch converts
-        weight, bias = layer.weight.numpy(), self._panels.bias_array(layer.bias)
-        size = layer.output_size
-        return partial(self._panels.multiply_arrays, panels=weight, bias=bias, output_size=size)
+        return partial(
+            self._panels.multiply_arrays,
+            panels=layer.weight.numpy(),
+            bias=self._panels.bias_array(layer.bias),
+            output_size=layer.output_size,
+        )
 
 
 def choose_method(weight: torch.Tensor) -> LinearMethod:
@@ -189,7 +192,8 @@ def fastest_method(dtype: torch.dtype, shape: tuple[int, int]) -> LinearMethod:
     """
     if (dtype, shape) not in _fastest:
         seconds = {type(m): _seconds(m, dtype, shape) for m in candidates(dtype)}
-        first, best = next(iter(seconds)), min(seconds, key=seconds.__getitem__)
+        first = next(iter(seconds))
+        best = min(seconds, key=seconds.__getitem__)
         found = best if _CLEARLY * seconds[best] < seconds[first] else first
         times = ", ".join(f"{kind.__name__} {1e6 * s:.0f} us" for kind, s in seconds.items())
         logger.debug("%s weights %s: %s (%s)", dtype, list(shape), found.__name__, times)

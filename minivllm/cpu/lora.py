@@ -28,7 +28,8 @@ def add_adapters_to(product: ArrayProduct, method: LoRALinearMethod) -> ArrayPro
     """A float32 product of arrays to which the adapters of some rows are added."""
     a, b = as_numpy(method.a), as_numpy(method.b)
     ends = np.cumsum(list(method.parts.values()))
-    begins, rows = np.append(0, ends[:-1]), method.rows
+    begins = np.append(0, ends[:-1])
+    rows = method.rows
 
     def with_adapters(x: np.ndarray) -> np.ndarray:
         y = product(x)
@@ -36,8 +37,11 @@ def add_adapters_to(product: ArrayProduct, method: LoRALinearMethod) -> ArrayPro
             ranks = method.ranks[metadata.slots]
             indices = metadata.rows.numpy()
             work = len(indices) * (a[0].size + b[0].size)
-            segments = indices, metadata.starts, metadata.slots, ranks
-            _add_adapters(work, y, x, a, b, begins, ends, *segments)
+            _add_adapters(
+                work,
+                y, x, a, b, begins, ends,
+                indices, metadata.starts, metadata.slots, ranks,
+            )  # fmt: skip
         return y
 
     return with_adapters
@@ -58,7 +62,9 @@ def _add_adapters(y, x, a, b, begins, ends, rows, starts, slots, ranks):
         s, first = blocks[task, 0], blocks[task, 1]
         if ranks[s] > 0:
             some = rows[first : min(first + ROWS, starts[s + 1])]
-            _add_to_rows(y, x, a[slots[s]], b[slots[s]], begins, ends, some, ranks[s])
+            _add_to_rows(
+                y, x, a[slots[s]], b=b[slots[s]], begins=begins, ends=ends, rows=some, rank=ranks[s]
+            )
 
 
 @kernel

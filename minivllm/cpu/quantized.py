@@ -101,7 +101,9 @@ def _pack(codes: Codes, bias: np.ndarray, rounds_rows: bool) -> PanelPart:
             x = np.take(x, order, axis=1)
         if rounds_rows:
             return int8_panels.multiply_arrays(x, words, scales, bias, size)
-        return quantized_panels.multiply_arrays(x, words, scales, mins, bias, size)
+        return quantized_panels.multiply_arrays(
+            x, words, scales, mins=mins, bias=bias, output_size=size
+        )
 
     rows = partial(quantized_panels.unpack_rows, packed)
     return PanelPart(packed._asdict(), product, rows)

@@ -185,6 +185,7 @@ class AsyncLLM:
         This waits only for the end of a request that had the same id. Returns the queue of its
         outputs: give it to ``release`` in the end.
         """
+        # 1. Check the arguments, and make ids of the prompt.
         handler = self.output_handler
         size = self.data_parallel_size
         handler.bind_to_loop()
@@ -195,6 +196,7 @@ class AsyncLLM:
         request = make_request(
             request_id, prompt, params, priority=priority, lora_request=lora_request
         )
+        # 2. Wait until its id is free.
         while request_id in handler.stopping:  # a stop string has ended it here, not yet there
             await asyncio.sleep(0.001)
             handler.check_health()
@@ -202,6 +204,7 @@ class AsyncLLM:
         check(request_id not in states, "request_id", request_id, "one not in use")
         if getattr(self.args, "enable_log_requests", False):
             logger.info("Added request %s.", request_id)
+        # 3. A queue for its outputs first: the core may answer at once.
         delta = getattr(request.sampling_params, "output_kind", None) is RequestOutputKind.DELTA
         collector = RequestOutputCollector(request_id, delta)
         self.output_processor.add_request(request, collector)

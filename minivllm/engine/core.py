@@ -1,6 +1,7 @@
 """EngineCore: scheduler and executor. Requests in, token ids out; it handles no text.
 
 (vLLM: vllm/v1/engine/core.py, where it runs in a process of its own)
+(notebooks 00, 05, A4)
 """
 
 from __future__ import annotations

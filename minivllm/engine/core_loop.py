@@ -3,6 +3,7 @@
 The core belongs to one thread, of this process or of another, and everything reaches it as a
 message. Between two steps the loop reads all messages that have come; only an idle core waits for
 one. (vLLM: vllm/v1/engine/core.py, ``run_busy_loop``)
+(notebook 21)
 """
 
 from __future__ import annotations

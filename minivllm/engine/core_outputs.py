@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from minivllm.metrics.stats import SchedulerStats
-from minivllm.request import Sequence
+from minivllm.request import FINISH_REASONS, Sequence
 from minivllm.scheduling.output import ModelRunnerOutput, TokenLogprobs
 from minivllm.trace.records import Record
 
@@ -63,17 +63,19 @@ def collect(updated: list[Sequence], output: ModelRunnerOutput) -> EngineCoreOut
     pooled = output.pooler_output
     for seq in updated:
         request = seq.request
+        # 1. One sequence's new tokens, and how its request fares.
         found = EngineCoreOutput(
             request.request_id,
             seq.index,
             output.sampled_token_ids.get(seq.seq_id, []),
             new_logprobs=output.logprobs.get(seq.seq_id),
-            finish_reason=seq.status.finish_reason,
+            finish_reason=FINISH_REASONS.get(seq.status),
             stop_reason=seq.stop_reason,
             num_cached_tokens=request.num_cached_tokens,
             first_scheduled_time=request.metrics.first_scheduled_time,
             num_preemptions=request.num_preemptions,
         )
+        # 2. A beam has no new tokens: it may have taken another one's past.
         if request.beam_params is not None:
             found.index = rank.get(request.request_id, -1) + 1
             rank[request.request_id] = found.index

@@ -1,4 +1,4 @@
-"""An engine's device, and the dtype that it computes in there.
+"""Resolver of an engine's device, and of the dtype that it computes in there.
 
 (vLLM: ``_resolve_auto_dtype`` in vllm/config/model.py)
 """

@@ -1,6 +1,7 @@
 """OutputQueue and RequestOutputCollector: queues of outputs, the second one asynchronous.
 
 (vLLM: vllm/v1/engine/output_processor.py)
+(notebook 21b)
 """
 
 from __future__ import annotations

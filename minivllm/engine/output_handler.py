@@ -104,6 +104,7 @@ class OutputHandler:
         stats = outputs.scheduler_stats
         metrics = self.metrics[outputs.engine_index]
         assert stats is not None, "the loop has set it"
+        # 1. Requests that have ended without a token: stopped, aborted, refused.
         for request_id in outputs.stopped_req_ids:
             self.stopping.remove(request_id)
         for request_id in outputs.aborted_req_ids:
@@ -116,10 +117,12 @@ class OutputHandler:
         if outputs.timestamp is None:
             metrics.scheduler = stats
             return
+        # 2. Text, and to the core which sequences end with it.
         processed = processor.process_outputs(outputs)
         if processed.stopped:
             self.stopping += [request_id for request_id, _ in processed.stopped]
             self.submit(("stop_sequences", processed.stopped))
+        # 3. Count.
         metrics.record(stats, processed.iteration_stats)
         if self.stat_loggers:
             self.stat_loggers[outputs.engine_index].record()

@@ -50,18 +50,20 @@ class OutputProcessor:
         processed = ProcessedOutputs()
         stats = processed.iteration_stats
         now = core_outputs.timestamp or time.monotonic()
+        # 1. Log probabilities of prompts, which come before any token.
         for request_id, found in core_outputs.prompt_logprobs.items():
             if request_id in self.request_states:
                 self.request_states[request_id].prompt_positions.update(found)
+        # 2. Tokens become text, which may hold a stop string.
         touched: dict[str, RequestState | PoolingRequestState] = {}
         for output in core_outputs.outputs:
             state = self.request_states.get(output.request_id)
             if state is None or output.index in state.stopped:
                 continue  # it has ended here, and the core has not read so yet
             touched[output.request_id] = state
-            state.count_tokens(stats, output, now)
-            if state.add(output, now):
+            if state.add(output, now, stats):
                 processed.stopped.append((output.request_id, output.index))
+        # 3. One output for each request, whatever came of its sequences; the last one ends it.
         for state in touched.values():
             request_output = state.make_output(now)
             if request_output is None:

@@ -32,16 +32,16 @@ class PoolingRequestState:
         self._last: EngineCoreOutput | None = None
         self._data = torch.empty(0)
 
-    def add(self, output: EngineCoreOutput, now: float) -> bool:
-        """Take the numbers that the core sends with its end. Returns False: it has ended."""
+    def add(self, output: EngineCoreOutput, now: float, iteration: IterationStats) -> bool:
+        """Take the numbers that the core sends with its end. Returns False: it has ended.
+
+        Its prompt is counted. There is no first token, and so no time to it.
+        """
+        iteration.num_prompt_tokens += len(self.prompt_token_ids)
+        iteration.num_cached_tokens += output.num_cached_tokens or 0
         self._last = output
         self._data = torch.from_numpy(output.pooling_output)
         return False
-
-    def count_tokens(self, iteration: IterationStats, output: EngineCoreOutput, now: float) -> None:
-        """Count its prompt. There is no first token, and so no time to it."""
-        iteration.num_prompt_tokens += len(self.prompt_token_ids)
-        iteration.num_cached_tokens += output.num_cached_tokens or 0
 
     def finished_stats(self, now: float) -> FinishedRequestStats:
         """Make the FinishedRequestStats: all of its time is prefill."""

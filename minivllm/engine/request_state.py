@@ -52,24 +52,43 @@ class RequestState:
         else:
             self.samples = [SampleState(0, params, self.prompt_token_ids, self.tokenizer)]
 
-    def add(self, output: EngineCoreOutput, now: float) -> bool:
-        """Add the output of a step for one sequence.
+    def add(self, output: EngineCoreOutput, now: float, iteration: IterationStats) -> bool:
+        """Add the output of a step for one sequence, and count its tokens.
+
+        Args:
+            output: with new tokens, or all of a beam's.
+            now: end of the step, seconds of ``time.monotonic()``.
+            iteration: the step's numbers, of all requests.
 
         Returns:
             True if its text now holds a stop string: the core must end it.
         """
+        # 1. Tokens, and the time since the last ones.
+        metrics = self.metrics
+        num_new = 1 if self.beams is not None else len(output.new_token_ids)
+        iteration.num_generation_tokens += num_new
+        if metrics.first_token_time is None:
+            iteration.num_prompt_tokens += len(self.prompt_token_ids)
+            iteration.num_cached_tokens += output.num_cached_tokens or 0
+            iteration.time_to_first_tokens.append(now - metrics.arrival_time)
+        elif output.index in self.last_token_times:
+            gap = (now - self.last_token_times[output.index]) / max(1, num_new)
+            iteration.inter_token_latencies += [gap] * num_new
+        self.last_token_times[output.index] = now
+        # 2. The request as a whole.
         self.num_cached_tokens = output.num_cached_tokens
         self.num_preemptions = output.num_preemptions
-        metrics = self.metrics
         metrics.first_scheduled_time = output.first_scheduled_time
         if output.new_token_ids:
             metrics.first_token_time = metrics.first_token_time or now
             metrics.last_token_time = now
+        # 3. A beam is replaced whole.
         if self.beams is not None:
             if output.index == 0:
                 self.beams.clear()  # a beam's past changes when another takes its place
             self.beams.append(BeamState(output))
             return False
+        # 4. A sample grows.
         if output.index >= len(self.samples):
             self._begin_samples(output.index + 1)
         sample = self.samples[output.index]
@@ -85,19 +104,6 @@ class RequestState:
         for index in range(len(self.samples), count):
             sample = SampleState(index, self.params, self.prompt_token_ids, self.tokenizer)
             self.samples.append(sample)
-
-    def count_tokens(self, iteration: IterationStats, output: EngineCoreOutput, now: float) -> None:
-        """Count the tokens of one sequence in a step; called before ``add``."""
-        num_new = 1 if self.beams is not None else len(output.new_token_ids)
-        iteration.num_generation_tokens += num_new
-        if self.metrics.first_token_time is None:
-            iteration.num_prompt_tokens += len(self.prompt_token_ids)
-            iteration.num_cached_tokens += output.num_cached_tokens or 0
-            iteration.time_to_first_tokens.append(now - self.metrics.arrival_time)
-        elif output.index in self.last_token_times:
-            gap = (now - self.last_token_times[output.index]) / max(1, num_new)
-            iteration.inter_token_latencies += [gap] * num_new
-        self.last_token_times[output.index] = now
 
     def finished_stats(self, now: float) -> FinishedRequestStats:
         """Make the FinishedRequestStats of a request that has just finished."""
@@ -133,6 +139,7 @@ class RequestState:
 
     def make_output(self, now: float) -> RequestOutput | None:
         """The request's next output; None for FINAL_ONLY before the end."""
+        # 1. Is there anything to say?
         kind = self.params.output_kind
         finished = self.num_unfinished == 0
         delta = kind is RequestOutputKind.DELTA
@@ -142,12 +149,14 @@ class RequestState:
             self.metrics.finished_time = now
         if kind is RequestOutputKind.FINAL_ONLY and not finished:
             return None
+        # 2. Its sequences; of a DELTA those with something new.
         if self.beams is not None:
             outputs = [beam.completion(self.tokenizer, self.beam_params) for beam in self.beams]
         else:
             outputs = [s.completion(delta) for s in self.samples if not delta or s.has_news]
         for output in outputs:
             output.lora_request = self.lora_request
+        # 3. What was asked of the prompt, as soon as all of it has been computed.
         prompt_logprobs = None
         if self.params.prompt_logprobs is not None and self.metrics.first_token_time is not None:
             prompt_logprobs = self._prompt_logprobs(delta)

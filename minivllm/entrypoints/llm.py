@@ -289,6 +289,7 @@ class LLM(PoolingMixin):
         engine = self.llm_engine
         how = TruncationParams(do_lower_case=engine.model_config.do_lower_case)
         how = how.with_kwargs(tokenization_kwargs, engine.max_model_len)
+        # 1. One of everything for each prompt.
         params = params if isinstance(params, (list, tuple)) else [params] * len(prompts)
         pools = self.llm_engine.model_config.runner_type == "pooling"
         name = f"len({'pooling' if pools else 'sampling'}_params)"
@@ -307,6 +308,7 @@ class LLM(PoolingMixin):
                 "the same."
             )
         loras = [lora_request] * len(prompts) if loras is None else loras
+        # 2. Nothing is submitted before all are right: one bad prompt must not start the others.
         requests = []
         number = self._num_requests
         each = zip(prompts, params, priority, loras, strict=True)

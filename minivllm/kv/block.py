@@ -74,7 +74,8 @@ class FreeKVCacheBlockQueue:
 
     def insert(self, block: KVCacheBlock, before: KVCacheBlock) -> None:
         """Insert a block before another that is in the queue, or before its end."""
-        block.prev_free, block.next_free = before.prev_free, before
+        block.prev_free = before.prev_free
+        block.next_free = before
         before.prev_free.next_free = block
         before.prev_free = block
         self.num_free_blocks += 1

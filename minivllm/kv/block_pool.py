@@ -2,6 +2,7 @@
 
 Pure bookkeeping: a block here is an id and a reference count; the tensors behind the ids live in
 ``attention/kv_cache.py``. (vLLM: vllm/v1/core/block_pool.py)
+(notebook 08)
 """
 
 from __future__ import annotations
@@ -65,6 +66,7 @@ class BlockPool:
             raise ValueError(f"cannot allocate {n} blocks: {self.num_free_blocks} are free.")
         taken = [self.free_block_queue.popleft() for _ in range(n)]
         for block in taken:
+            # it could be hit until now, though no table held it
             if self.prefix_cache is not None and block.block_hash is not None:
                 self.prefix_cache.remove(block)
             block.ref_cnt = 1
@@ -88,6 +90,7 @@ class BlockPool:
             ValueError: for a block that is free already, or the null block; then nothing has
                 changed.
         """
+        # All is checked before anything changes.
         blocks = list(blocks)
         for block, times in Counter(blocks).items():
             if block is self.null_block:
@@ -115,6 +118,7 @@ class BlockPool:
                 f"block {block.block_id} has ref_cnt {block.ref_cnt}, "
                 f"but stands in block tables {count[block.block_id]} times"
             )
+        # a block is free or held, never both, and only free ones are queued
         queued = [block.block_id for block in self.free_block_queue]
         assert len(queued) == self.free_block_queue.num_free_blocks, (
             f"the free queue miscounts {queued}"

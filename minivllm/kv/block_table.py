@@ -1,4 +1,4 @@
-"""BlockTable: maps each position of one sequence to its slot in the KV cache.
+"""BlockTable: maps each position of one sequence to its slot in the KV cache (notebooks 03, 04).
 
 Position ``p`` is in the sequence's logical block ``p // block_size``; the table says which physical
 block that is; the *slot* is the row in the KV tensors (PagedAttention paper, section 4.3).
@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from minivllm.kv.block import KVCacheBlock
 from minivllm.kv.block_pool import BlockPool
 from minivllm.utils.math_utils import cdiv
+
+BlockIds = tuple[list[int], ...]  # of a sequence's table in each KV cache group
 
 
 def slots_of(block_ids: list[int], start: int, stop: int, block_size: int) -> list[int]:

@@ -19,11 +19,7 @@ class EncoderOnlyKVCacheManager(KVCacheManager):
         return 0
 
     def can_fit_full_sequence(
-        self,
-        seq: Sequence,
-        hit: CacheHit,
-        num_new_tokens: int = 0,
-        num_reserved_blocks: int = 0,
+        self, seq: Sequence, hit: CacheHit, num_new_tokens: int = 0, num_reserved_blocks: int = 0
     ) -> bool:
         return True
 

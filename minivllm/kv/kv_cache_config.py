@@ -73,7 +73,8 @@ def get_kv_cache_config(
             f"{cache.block_size}), less than one sequence of max_model_len={max_model_len}; "
             f"raise num_gpu_blocks_override, kv_cache_memory_bytes or {knob}{or_less}."
         )
-    room, total = host_memory_gib() * 2**30, int(num_blocks * sum(block_bytes) / num_machines)
+    room = host_memory_gib() * 2**30
+    total = int(num_blocks * sum(block_bytes) / num_machines)  # of each machine
     if on_cpu and total > room:
         raise ValueError(
             f"the KV cache would take {format_bytes(total)}, but this machine "

@@ -52,7 +52,7 @@ class KVCacheGroupSpec:
 
 
 class LayerPlace(NamedTuple):
-    """Where a layer's page is in a block, and which group's block ids lead there."""
+    """Place of a layer's page in a block, and the group whose block ids lead there."""
 
     group: int
     place: int

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from minivllm.kv.block import KVCacheBlock
 from minivllm.kv.block_pool import BlockPool
-from minivllm.kv.block_table import BlockTable, KVCacheBlockCopy
+from minivllm.kv.block_table import BlockIds, BlockTable, KVCacheBlockCopy
 from minivllm.kv.prefix_cache import CacheHit, PrefixCache
 from minivllm.kv.swap_space import SwapSpace
 from minivllm.request import Sequence
@@ -81,11 +81,7 @@ class KVCacheManager:
         return cdiv(seq.num_tokens, self.block_size) - sum(b.ref_cnt > 0 for b in hit.blocks)
 
     def can_fit_full_sequence(
-        self,
-        seq: Sequence,
-        hit: CacheHit,
-        num_new_tokens: int = 0,
-        num_reserved_blocks: int = 0,
+        self, seq: Sequence, hit: CacheHit, num_new_tokens: int = 0, num_reserved_blocks: int = 0
     ) -> bool:
         """True if a whole sequence fits, beside the blocks reserved for its siblings.
 
@@ -97,6 +93,7 @@ class KVCacheManager:
             num_new_tokens: of the first chunk.
             num_reserved_blocks: what its siblings have been promised.
         """
+        # slots for drafts may begin a block behind the last one that the known tokens need
         num_slots = self.num_slots(seq, hit.num_tokens + num_new_tokens)
         beyond = cdiv(num_slots, self.block_size) - cdiv(seq.num_tokens, self.block_size)
         needed = self.get_num_blocks_to_allocate(seq, hit) + max(0, beyond)
@@ -143,7 +140,8 @@ class KVCacheManager:
             are too few free ones; then nothing has changed.
         """
         # 1. What is missing? Most often nothing: the last block still has room.
-        table, computed = self.block_tables[seq.seq_id], seq.num_computed_tokens
+        table = self.block_tables[seq.seq_id]
+        computed = seq.num_computed_tokens
         num_tokens = computed + num_new_tokens
         num_slots = self.num_slots(seq, num_tokens) if self.num_lookahead_tokens else num_tokens
         missing = table.num_missing_blocks(num_slots)
@@ -212,7 +210,7 @@ class KVCacheManager:
         """Block ids of a sequence, in the order of its positions."""
         return self.block_tables[seq_id].block_ids
 
-    def ids_by_group(self, block_ids: list[int]) -> tuple[list[int], ...]:
+    def ids_by_group(self, block_ids: list[int]) -> BlockIds:
         """Block ids as the plan has them, a list for each KV cache group: here there is one."""
         return (block_ids,)
 

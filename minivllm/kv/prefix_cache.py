@@ -3,6 +3,7 @@
 A block hash is a digest of the hash of the block before it, the block's own tokens and whatever
 else its content depends on. So equal hashes mean equal prefixes, and the cache needs no tree.
 (vLLM: vllm/v1/core/kv_cache_utils.py, hash_block_tokens; block_pool.py, BlockHashToBlockMap)
+(notebooks 08, 08b, 17)
 """
 
 from __future__ import annotations
@@ -129,7 +130,8 @@ class PrefixCache:
         Each is computed once in its life, and the list is the sequence's own: a copy would cost
         more the longer the sequence has grown.
         """
-        known, size = seq.block_hashes, self.block_size
+        known = seq.block_hashes
+        size = self.block_size
         for i in range(len(known), num_blocks):
             extra_keys = () if known else generate_block_hash_extra_keys(seq.request)
             parent = known[-1] if known else _ROOT

@@ -34,7 +34,8 @@ class Swapper:
             What must be copied before anything else in this step, or None if the host has too
             few free blocks; then nothing has changed.
         """
-        manager, tables = self.kv_manager, {}
+        manager = self.kv_manager
+        tables = {}
         source = {copy.dst_block_id: copy.src_block_id for copy in copies}
         for seq in seqs:
             num_blocks = cdiv(seq.num_computed_tokens, manager.block_size)
@@ -48,7 +49,8 @@ class Swapper:
 
     def can_swap_in(self, seqs: list[Sequence]) -> bool:
         """True if there are free blocks for these sequences, and for each to go on."""
-        manager, tables = self.kv_manager, self.swap_space.tables
+        manager = self.kv_manager
+        tables = self.swap_space.tables
         slots = [(seq.seq_id, manager.num_slots(seq, seq.num_tokens)) for seq in seqs]
         grow = sum(cdiv(n, manager.block_size) - len(tables[seq_id]) + 1 for seq_id, n in slots)
         coming = len(self.swap_space.distinct_blocks([seq.seq_id for seq in seqs]))
@@ -58,7 +60,8 @@ class Swapper:
 
     def swap_in(self, seqs: list[Sequence]) -> list[KVCacheBlockSwap]:
         """Give swapped-out sequences new blocks, shared as before. Returns the copies to make."""
-        manager, pool = self.kv_manager, self.kv_manager.block_pool
+        manager = self.kv_manager
+        pool = manager.block_pool
         host = self.swap_space.distinct_blocks([seq.seq_id for seq in seqs])
         home = dict(zip(host, pool.get_new_blocks(len(host)), strict=True))
         swaps = [KVCacheBlockSwap(src.block_id, dst.block_id) for src, dst in home.items()]

@@ -1,1 +1,4 @@
-"""Simulator, figures and benchmarks: they look at the engine, which imports none."""
+"""Lab: simulator, figures, benchmarks, the oracle, training of the embedded model.
+
+All of it looks at the engine, which imports none.
+"""

@@ -67,10 +67,20 @@ def lora_expand(
     _, max_rank, width = b.shape
     grid = len(metadata.tiles), triton.cdiv(max(parts), EXPAND_COLUMNS), len(parts)
     _lora_expand_kernel[grid](
-        y, shrunk, b, metadata.rows, metadata.tiles, _bounds(parts, y.device), y.stride(0),
-        PARTS=len(parts), MAX_RANK=max_rank, WIDTH=width,
-        BLOCK_M=TILE_ROWS, BLOCK_N=EXPAND_COLUMNS, BLOCK_K=RANK_TILE,
-    )  # fmt: skip
+        y,
+        shrunk,
+        b,
+        rows=metadata.rows,
+        tiles=metadata.tiles,
+        bounds=_bounds(parts, y.device),
+        y_stride=y.stride(0),
+        PARTS=len(parts),
+        MAX_RANK=max_rank,
+        WIDTH=width,
+        BLOCK_M=TILE_ROWS,
+        BLOCK_N=EXPAND_COLUMNS,
+        BLOCK_K=RANK_TILE,
+    )
 
 
 @cache

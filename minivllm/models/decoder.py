@@ -1,4 +1,4 @@
-"""One decoder for every family, on flat ragged tokens and a paged KV cache.
+"""One decoder for every family, on flat ragged tokens and a paged KV cache (notebook 01).
 
 An ordinary transformer but for one line in ``Attention``: the backend puts K and V into slots, and
 reads them back through the block table. What a family does differently is said in a file of its own
@@ -49,9 +49,11 @@ class Attention(nn.Module):
         attention: LayerAttention,
     ) -> torch.Tensor:
         q, k, v = self.qkv_proj(x)
-        q, k = self.q_norm(q), self.k_norm(k)
+        q = self.q_norm(q)
+        k = self.k_norm(k)
         if cos_sin is not None:
             q, k = self.rotary_embedding(q, k, cos_sin)
+        # paged: K and V go into slots, and are read back through the block table
         out = attention(q, k, v, self.scale, self.sliding_window)
         return self.o_proj(out.flatten(-2))
 
@@ -83,7 +85,8 @@ class DecoderLayer(nn.Module):
         None in the first layer, where ``x`` is all there is.
         """
         if residual is None:
-            residual, x = x, self.input_layernorm(x)
+            residual = x
+            x = self.input_layernorm(x)
         else:
             x, residual = self.input_layernorm(x, residual)
         x = self.self_attn(x, cos_sin, attention)
@@ -159,6 +162,7 @@ class DecoderModel(CheckpointMixin):
         self.transforms: list[str] = []  # what has changed it since loading, each only once
         if pooler is not None:
             return
+        # Weights are tied by sharing the tensor, so that it is in memory once.
         self.lm_head = ParallelLMHead(config.hidden_size, config.vocab_size, bias=False)
         if config.tie_word_embeddings:
             self.lm_head.weight = self.model.embed_tokens.weight
@@ -191,8 +195,7 @@ class DecoderModel(CheckpointMixin):
             ``[num_tokens, hidden_size]``, after the final norm.
         """
         x = self.embed(token_ids, positions)
-        cos_sin = self.model.cos_sin(positions)
-        x, residual = self.model.run_layers(x, cos_sin, attention)
+        x, residual = self.model.run_layers(x, self.model.cos_sin(positions), attention)
         x, _ = self.model.norm(x, residual)
         return x
 

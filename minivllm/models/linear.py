@@ -2,6 +2,7 @@
 
 A layer knows its sizes and its name in a checkpoint. Its ``LinearMethod`` decides how the weight
 lies in memory and how it is multiplied. (vLLM: vllm/model_executor/layers/linear.py)
+(notebook 20)
 """
 
 from __future__ import annotations

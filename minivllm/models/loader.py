@@ -5,11 +5,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import torch
 from torch import nn
@@ -19,7 +19,7 @@ from minivllm.distributed.group import Group
 from minivllm.models.checkpoint import LinearPart
 from minivllm.models.decoder import DecoderModel
 from minivllm.models.hub import ModelSource, draft_model_directory
-from minivllm.models.linear import Linear
+from minivllm.models.linear import EmbeddingMethod, Linear, LinearMethod
 from minivllm.models.model_config import ModelConfig, read_architecture
 from minivllm.models.pipeline_parallel import StageModel, stage_class, take_stage
 from minivllm.models.registry import get_model_class
@@ -120,6 +120,7 @@ def load_model(
     stored: dict[str, torch.Tensor] = {}
     dummy = load_format == "dummy"
     convert = getattr(pooler, "convert", iter)
+    # 1. Names, shapes and dtypes of the checkpoint's tensors, without their numbers.
     model_class = get_model_class(config.architecture)
     has_stages = stages is not None and stages.size > 1
     if weights is None and not dummy:
@@ -129,6 +130,7 @@ def load_model(
         if pooler is None and not config.is_encoder_only:
             config = head.checked(config, dtype)
         del head
+    # 2. The whole model, without memory: what does not fit together is found here.
     with torch.device("meta"), _default_dtype(dtype), _named(directory):
         model = (stage_class(model_class) if has_stages else model_class)(config, pooler)
         _choose_linear_methods(model, config.quant_config, stored)
@@ -136,11 +138,13 @@ def load_model(
     with _named(directory):
         if weights is None and not dummy:
             model.load_weights(stored.items())  # names, shapes and dtypes, and nothing else yet
+        # 3. This rank's part of it.
         if group is not None and group.size > 1:
             with torch.device("meta"), _default_dtype(dtype):
                 model = divide(model, group)
         if stages is not None and isinstance(model, StageModel):
             take_stage(model, stages)
+        # 4. Memory, and the numbers.
         _allocate(model, device)
         if dummy:
             _fill_randomly(model)
@@ -154,15 +158,28 @@ def load_model(
     return model
 
 
+class ChoosesMethods(Protocol):
+    """A QuantizationConfig, from a module that this one must not import (``quantization``)."""
+
+    ignored_tensors: tuple[str, ...]
+
+    def get_quant_method(
+        self, layer: Linear, parts: Mapping[str, LinearPart], stored: Mapping[str, torch.Tensor]
+    ) -> LinearMethod | None: ...
+
+    def get_embedding_method(
+        self, parts: Mapping[str, LinearPart], stored: Mapping[str, torch.Tensor]
+    ) -> LinearMethod | None: ...
+
+
 def _choose_linear_methods(
-    model: DecoderModel, quant_config: Any, stored: dict[str, torch.Tensor]
+    model: DecoderModel, quant_config: ChoosesMethods | None, stored: dict[str, torch.Tensor]
 ) -> None:
     """Give quantized layers their methods, by their names in the checkpoint.
 
     Args:
         model: without memory yet.
-        quant_config: a QuantizationConfig, from a module that this one must not import
-            (``quantization``); None: weights are floats.
+        quant_config: chooses them; None: weights are floats.
         stored: the checkpoint's tensors, without memory either.
     """
     if quant_config is None:
@@ -185,7 +202,7 @@ def _choose_linear_methods(
 
 
 def _choose_embedding_method(
-    model: DecoderModel, quant_config: Any, stored: dict[str, torch.Tensor]
+    model: DecoderModel, quant_config: ChoosesMethods, stored: dict[str, torch.Tensor]
 ) -> None:
     """Keep the embedding, and a head that is tied to it, in the checkpoint's bits."""
     embedding = model.model.embed_tokens
@@ -196,6 +213,7 @@ def _choose_embedding_method(
     method = quant_config.get_embedding_method({model.checkpoint_name(path): part}, stored)
     if method is None:
         return
+    assert isinstance(method, EmbeddingMethod), "it has to read rows"
     embedding.replace_method(method)
     if model.config.tie_word_embeddings and head is not None:
         del head.weight

@@ -1,4 +1,4 @@
-"""Pooling methods: which rows of a prompt's hidden states are kept.
+"""Pooling methods: which rows of a prompt's hidden states are kept (notebook 24).
 
 LAST, CLS and MEAN make one row of a prompt; ALL and STEP keep a row per token. (vLLM: seqwise/ and
 tokwise/ of vllm/model_executor/layers/pooler/)

@@ -60,6 +60,7 @@ def _codes(weight: QuantizedWeight) -> Codes | None:
         return Codes(q, weight.scales, zeros=None, order=None)
     if q.dtype not in (torch.uint8, torch.int8, torch.float8_e4m3fn):
         return None
+    # 1. Groups of equal size, side by side: a kernel steps through the inputs.
     num_groups = weight.scales.shape[1]
     group = q.shape[1] // num_groups
     if weight.g_idx is not None:
@@ -69,16 +70,19 @@ def _codes(weight: QuantizedWeight) -> Codes | None:
         if bool((weight.g_idx.diff() < 0).any()):
             order = torch.argsort(weight.g_idx, stable=True)
             q = q.view(torch.uint8)[:, order].view(q.dtype)
+    # 2. Codes in as few bits as hold them; unsigned bytes become signed, so zeros move, too.
     middle = 0
     if q.dtype == torch.uint8:
         few = int(q.max()) < 2 * _NIBBLE
         middle = _NIBBLE if few else _BYTE
         if not few:
             q = (q.int() - _BYTE).to(torch.int8)
+    # 3. A word of a panel has 8 or 4 codes, and all of one group.
     if group % (8 if q.dtype == torch.uint8 else 4):
         return None
     if weight.mins is not None:
         return Codes(q, weight.scales, zeros=None, order=order, mins=weight.mins)
+    # 4. The usual zero goes without saying; others must fit a signed byte.
     if not isinstance(zeros, torch.Tensor):
         if zeros == middle:
             return Codes(q, weight.scales, zeros=None, order=order)

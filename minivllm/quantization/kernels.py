@@ -7,6 +7,7 @@ cores multiply it; a group's scale multiplies the sum, in float32. (Its twin:
 vllm/model_executor/kernels/linear/mixed_precision/triton_w4a16.py)
 
 This file is imported only when it is used: triton need not be there.
+(notebook 18)
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ def w4a16(
     # float32 is not multiplied on tensor cores, and what is multiplied at once is in registers
     block_k = math.gcd(group_size, 64 if x.element_size() == 2 else 16)
     _w4a16_kernel[(triton.cdiv(num_tokens, rows), triton.cdiv(width, _COLUMNS))](
-        y, x, words, scales, zeros, bias, num_tokens,
+        y, x, words, scales=scales, zeros=zeros, bias=bias, num_tokens=num_tokens,
         DEPTH=depth, WIDTH=width, GROUP=group_size,
         # The interpreter multiplies 16-bit floats as if they were integers.
         UPCAST=x.device.type == "cpu",

@@ -7,6 +7,7 @@ It is integer arithmetic on the host, so all CPUs and GPUs agree on each bit.
 
 (splitmix64: Steele, Lea and Flood 2014, "Fast Splittable Pseudorandom Number Generators". vLLM:
 vllm/v1/worker/gpu/sample/gumbel.py hashes seed and position, too, by Philox, to Gumbel noise)
+(notebook 12)
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Sampler: one row of logits per sequence in, one token per sequence out.
+"""Sampler: one row of logits per sequence in, one token per sequence out (notebook 12).
 
 The order is the one that users of vLLM know: functions of the user's, allowed tokens, bad words,
 min_tokens, logit_bias, penalties -> (greedy: argmax) -> temperature, min_p, top_k, top_p -> draw.

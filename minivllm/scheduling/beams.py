@@ -4,6 +4,7 @@ A step gives every beam its ``2k`` likeliest next tokens. Of all these candidate
 on: a beam with several of them is forked, one with none gives its blocks back. A candidate that
 ends the text is set aside, complete. (vLLM: vllm/entrypoints/generate/beam_search/, which
 sends every beam as a new request in every step. Here they stay inside the engine, as in V0.)
+(notebook 04b)
 """
 
 from __future__ import annotations

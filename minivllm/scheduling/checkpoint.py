@@ -3,10 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Protocol
 
+from minivllm.config import SchedulerConfig
+from minivllm.kv.manager import KVCacheManager
+from minivllm.metrics.spec_decode import SpecDecodingStats
 from minivllm.request import Request, Sequence
+from minivllm.scheduling.lora_slots import LoRASlots
 from minivllm.scheduling.output import SchedulerOutput
+from minivllm.scheduling.request_queue import RequestQueue
+from minivllm.trace import Trace
+
+
+class SchedulerState(Protocol):
+    """State of a Scheduler, as far as it is checked and made new here."""
+
+    config: SchedulerConfig
+    kv_manager: KVCacheManager
+    lora_slots: LoRASlots
+    trace: Trace | None
+    requests: dict[str, Request]
+    sequences: dict[str, Sequence]
+    waiting: RequestQueue
+    swapped: RequestQueue
+    running: list[Sequence]
+    next_output: SchedulerOutput
+    spec_decoding_stats: SpecDecodingStats | None
 
 
 class Checkpoint:
@@ -19,22 +41,23 @@ class Checkpoint:
         self._seqs = [
             (s, len(s.token_ids), s.cumulative_logprob, s.request.seqs, s.status) for s in seqs
         ]
-        searches = {s.request.beam_search for s, *_ in self._seqs} - {None}
-        self._completed = [(search, search.completed) for search in searches]
+        found = {seq.request.beam_search for seq, *_ in self._seqs}
+        self._completed = [(search, search.completed) for search in found if search is not None]
 
     def restore(self) -> list[Request]:
         """Take back all that was appended, forked and finished since. Returns these requests."""
         for seq, num_tokens, cumulative_logprob, seqs, status in self._seqs:
             del seq.token_ids[num_tokens:]
             seq.cumulative_logprob = cumulative_logprob
-            seq.status, seq.stop_reason = status, None
+            seq.status = status
+            seq.stop_reason = None
             seq.request.seqs = seqs
         for search, completed in self._completed:
             search.completed = completed
         return [seq.request for seq, *_ in self._seqs]
 
 
-def reset(scheduler: Any, checkpoint: Checkpoint | None) -> None:
+def reset(scheduler: SchedulerState, checkpoint: Checkpoint | None) -> None:
     """Make everything of a scheduler but the requests and their tokens new.
 
     Which changes a failed step has made is not known. So all requests wait, no block is held or
@@ -42,12 +65,13 @@ def reset(scheduler: Any, checkpoint: Checkpoint | None) -> None:
     """
     if checkpoint is not None:
         scheduler.requests |= {request.request_id: request for request in checkpoint.restore()}
-    for request in (requests := list(scheduler.requests.values())):
+    requests = list(scheduler.requests.values())
+    for request in requests:
         request.restart()
     scheduler.sequences = {s.seq_id: s for request in requests for s in request.unfinished_seqs}
-    scheduler._ids_in_use = {seq_id for request in requests for seq_id in request.seq_ids}
     scheduler.kv_manager.reset()
-    scheduler.running, scheduler.next_output = [], SchedulerOutput(reset=True)
+    scheduler.running = []
+    scheduler.next_output = SchedulerOutput(reset=True)
     scheduler.lora_slots.reset()
     scheduler.swapped.clear()
     scheduler.waiting.refill(requests)

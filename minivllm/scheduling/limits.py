@@ -18,7 +18,8 @@ def check_limits(
 
     If it has a priority, the policy must know priorities; and the pool must hold all of it.
     """
-    n, limit = len(request.prompt_token_ids), config.max_model_len
+    n = len(request.prompt_token_ids)
+    limit = config.max_model_len
     num_to_come = config.num_sampled_tokens_per_step  # none of a pooling request
     if n == 0:
         raise ValueError("the prompt is empty; it must have at least one token.")
@@ -33,7 +34,8 @@ def check_limits(
             f"priority is {request.priority}, but scheduling_policy is not 'priority'; "
             "choose that policy or leave the priority at 0."
         )
-    params, name = request.sampling_params, "n" if request.beam_params is None else "beam_width"
+    params = request.sampling_params
+    name = "n" if request.beam_params is None else "beam_width"
     if request.n > config.max_num_seqs:
         raise ValueError(
             f"{name} is {request.n}, but max_num_seqs is {config.max_num_seqs}, and all "

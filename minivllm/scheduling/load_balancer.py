@@ -43,11 +43,13 @@ class LoadBalancer:
     def choose(self, request_id: str, rank: int | None = None) -> int:
         """Return the number of the engine that gets a request: ``rank``, if it is given."""
         if rank is None:
-            best, rank = float(sys.maxsize), 0
+            best = float(sys.maxsize)
+            rank = 0
             for step in range(len(self.loads)):
                 index = (self._start + step) % len(self.loads)
                 if (score := self.loads[index].score) < best:
-                    best, rank = score, index
+                    best = score
+                    rank = index
             self.loads[rank].num_waiting += 1
             self._start = (self._start + 1) % len(self.loads)
         self._engines[request_id] = rank

@@ -1,4 +1,4 @@
-"""LoRASlots: which adapters are on the device, and which requests wait for a slot.
+"""LoRASlots: which adapters are on the device, and which requests wait for a slot (notebook 17).
 
 A slot is to an adapter what a block is to K and V: a place in memory that was allocated at the
 start. The scheduler decides which adapter is where, and the worker is told in the plan.
@@ -69,7 +69,8 @@ class LoRASlots:
         Returns:
             Those that were in none, and the slot to copy each into.
         """
-        active, loads = self.in_use(running), []
+        active = self.in_use(running)
+        loads = []
         for lora in active:
             if lora not in self.slots:
                 loads.append((lora, self._take_slot(active)))

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from minivllm.kv.block_table import KVCacheBlockCopy
+from minivllm.kv.block_table import BlockIds, KVCacheBlockCopy
 from minivllm.kv.swap_space import KVCacheBlockSwap
 from minivllm.lora.request import LoadedLoRA
 from minivllm.pooling_params import PoolingParams
@@ -84,7 +84,7 @@ class SchedulerOutput:
     scheduled_spec_decode_tokens: dict[str, list[int]] = field(default_factory=dict)
     # blocks to append to the sequence's tables, a list for each KV cache group; for one that was
     # not running: its whole tables
-    new_block_ids: dict[str, tuple[list[int], ...]] = field(default_factory=dict)
+    new_block_ids: dict[str, BlockIds] = field(default_factory=dict)
     # adapters to copy from host memory into slots, before the forward pass
     lora_loads: list[tuple[LoadedLoRA, int]] = field(default_factory=list)
     swaps_out: list[KVCacheBlockSwap] = field(default_factory=list)  # device to host, first of all

@@ -1,6 +1,7 @@
 """Scheduling policies: which request is next, and which is preempted. Swap one in a few lines.
 
 A policy answers three questions and never touches blocks, so no policy can corrupt them.
+(notebooks 05, 06)
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Preemption: when the blocks run out, all sequences of a request lose theirs.
+"""Preemption: when the blocks run out, all sequences of a request lose theirs (notebooks 06b, 08b).
 
 What it has computed is thrown away and computed again later, or it is kept in host memory. (V1 only
 recomputes; swapping is V0's: vllm/core/scheduler.py of 0.6.6, ``_preempt``.)

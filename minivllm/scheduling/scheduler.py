@@ -2,6 +2,7 @@
 
 There is no prefill phase and no decode phase. Every sequence has tokens and computed tokens, and a
 step lets the second catch up with the first. (vLLM: vllm/v1/core/sched/scheduler.py)
+(notebooks 05, 06, 07)
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from minivllm.config import SchedulerConfig
 from minivllm.kv.manager import KVCacheManager
 from minivllm.metrics.spec_decode import SpecDecodingStats
 from minivllm.request import Request, RequestStatus, Sequence
+from minivllm.request_protocols import Beams
 from minivllm.scheduling.beams import BeamSearch
 from minivllm.scheduling.checkpoint import Checkpoint, reset
 from minivllm.scheduling.drafts import give_back_rejected
@@ -128,7 +130,8 @@ class Scheduler:
             self.trace.start_step()
         self.token_budget = self.config.max_num_batched_tokens - self._num_drafting_slots
         # the plan begins with what has happened since the last one
-        output, self.next_output = self.next_output, SchedulerOutput()
+        output = self.next_output
+        self.next_output = SchedulerOutput()
         may_admit = self.policy.may_admit(self.running)
         if self.policy.prefill_first and may_admit:
             self._admit_waiting(output)
@@ -185,23 +188,22 @@ class Scheduler:
         All that is known of each must fit, though only a chunk is computed now: two half-admitted
         prompts could otherwise starve each other.
         """
+        manager = self.kv_manager
         admitted: list[Sequence] = []
         promised = 0
         for seq in request.unfinished_seqs:  # several only after a preemption
-            hit = self.kv_manager.get_computed_blocks(seq)
+            hit = manager.get_computed_blocks(seq)
             num_new = seq.num_tokens - hit.num_tokens
-            fits = self.kv_manager.can_fit_full_sequence(
-                seq, hit, self._limit_chunk(num_new), promised
-            )
+            fits = manager.can_fit_full_sequence(seq, hit, self._limit_chunk(num_new), promised)
             if not fits or (self._is_too_long(num_new) and not admitted):
                 self._withdraw(admitted, output)
                 return False
-            self.kv_manager.allocate_new_computed_blocks(seq, hit)
+            manager.allocate_new_computed_blocks(seq, hit)
             admitted.append(seq)
             self._start(seq, output)
-            promised += self.kv_manager.num_missing_blocks(seq)
-        if self.kv_manager.prefix_cache is not None:
-            self.kv_manager.prefix_cache.record_queries(admitted)
+            promised += manager.num_missing_blocks(seq)
+        if manager.prefix_cache is not None:
+            manager.prefix_cache.record_queries(admitted)
         self.running += admitted
         return True
 
@@ -277,7 +279,7 @@ class Scheduler:
         """Tokens and drafts not yet computed, less one of a beam that waits for the others."""
         num_known, longest = len(seq.token_ids) + len(seq.spec_token_ids), self.longest
         num_new = (num_known if num_known < longest else longest) - seq.num_computed_tokens
-        beam_search: BeamSearch | None = seq.request.beam_search
+        beam_search = seq.request.beam_search
         if beam_search is not None:
             slots = self._num_drafting_slots
             num_more = (self.token_budget + slots) // (1 + slots)  # that decode in this step
@@ -351,10 +353,10 @@ class Scheduler:
             give_back_rejected(advancing, drafted, output.sampled_token_ids, stats, self.trace)
         # 3. Samples fork where their prompt ends.
         updated: list[Sequence] = []
-        searching: dict[Request, None] = {}
+        searching: dict[Request, Beams] = {}
         for seq in advancing:
             if seq.request.beam_search is not None:
-                searching[seq.request] = None
+                searching[seq.request] = seq.request.beam_search
                 continue
             updated.append(seq)
             if seq.request.n > len(seq.request.seqs):
@@ -366,8 +368,7 @@ class Scheduler:
             else:
                 self.finish(seq, RequestStatus.FINISHED_STOPPED)
         # 5. The beams of a request advance together.
-        for request in searching:
-            beam_search: BeamSearch = request.beam_search
+        for request, beam_search in searching.items():
             beam_search.advance(output.logprobs, update=self)
             updated += request.seqs
         if self.trace is not None:
@@ -425,7 +426,8 @@ class Scheduler:
         request = seq.request
         if seq.status == RequestStatus.RUNNING:
             self.running.remove(seq)
-        seq.status, seq.stop_reason = status, stop_reason
+        seq.status = status
+        seq.stop_reason = stop_reason
         self.kv_manager.free(seq)
         del self.sequences[seq.seq_id]
         self.next_output.finish(seq.seq_id)
@@ -440,6 +442,7 @@ class Scheduler:
     def reset(self, checkpoint: Checkpoint | None = None) -> None:
         """Let all requests wait, to be computed again, after a step that has failed."""
         reset(self, checkpoint)
+        self._ids_in_use = {i for request in self.requests.values() for i in request.seq_ids}
 
     def check_integrity(self) -> None:
         """Raise ``AssertionError`` unless queues, requests and blocks are consistent."""

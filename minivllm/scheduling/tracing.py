@@ -15,9 +15,9 @@ def trace_request(trace: Trace | None, request: Request, index: int) -> None:
     """Record a request that joined the waiting queue at this index; without a trace nothing."""
     if trace is None:
         return
-    prompt, lora = tuple(request.prompt_token_ids), request.lora
-    name = None if lora is None else lora.lora_name
-    trace.record(RequestAdded, request.request_id, prompt, index, trace.now(), name)
+    prompt = tuple(request.prompt_token_ids)
+    name = None if request.lora is None else request.lora.lora_name
+    trace.record(RequestAdded, request.request_id, prompt, index, time=trace.now(), lora_name=name)
 
 
 def trace_schedule(trace: Trace, running: Iterable[Sequence], output: SchedulerOutput) -> None:
@@ -32,7 +32,10 @@ def trace_schedule(trace: Trace, running: Iterable[Sequence], output: SchedulerO
         if num_new > 0 or kind == "resumed":
             computed = seq.num_computed_tokens
             samples = computed + num_new >= seq.num_tokens + seq.num_output_placeholders
-            trace.record(Scheduled, seq.seq_id, kind, computed, num_new, samples)
+            trace.record(
+                Scheduled, seq.seq_id, kind,
+                num_computed_tokens=computed, num_tokens=num_new, samples=samples,
+            )  # fmt: skip
     trace.plan_step()
 
 
@@ -40,8 +43,13 @@ def trace_ranks(trace: Trace, output: ModelRunnerOutput) -> None:
     """Record what each rank did for the oldest plan in flight."""
     if not output.rank_work:
         return
-    plan, shift = trace.oldest_plan, trace.now() - time.time()
+    plan = trace.oldest_plan
+    shift = trace.now() - time.time()  # ranks have the wall clock, a trace its own
     for work in output.rank_work:
-        trace.record(RankWorked, work.rank, plan, work.start + shift, work.end + shift)
-        for start, end, *what in work.operations:
-            trace.record(Communicated, work.rank, plan, start + shift, end + shift, *what)
+        trace.record(RankWorked, work.rank, plan, start=work.start + shift, end=work.end + shift)
+        for operation in work.operations:
+            trace.record(
+                Communicated, work.rank, plan,
+                start=operation.start + shift, end=operation.end + shift,
+                group=operation.group, op=operation.op, num_bytes=operation.num_bytes,
+            )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Backend "fsm": our own automaton, for choices and regular expressions.
+"""Backend "fsm": our own automaton, for choices and regular expressions (notebook 15).
 
 A token may come in a state if its bytes lead on from there. All tokens are tried at once: they are
 a trie, and a level of it is read with one indexing. Masks are kept, and states that no token tells

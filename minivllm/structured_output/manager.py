@@ -14,6 +14,7 @@ import numpy as np
 
 from minivllm.config.structured_outputs import StructuredOutputsConfig, StructuredOutputsParams
 from minivllm.request import Request, Sequence
+from minivllm.request_protocols import Grammar
 from minivllm.scheduling.output import GrammarOutput, SchedulerOutput
 from minivllm.structured_output.backend_fsm import FsmBackend
 from minivllm.structured_output.backend_guidance import GuidanceBackend
@@ -133,7 +134,7 @@ class StructuredOutputManager:
                 among them; they begin as the one does that they fork from.
         """
         seq_ids: list[str] = []
-        grammars: list[tuple[StructuredOutputGrammar, list[int]]] = []
+        grammars: list[tuple[Grammar, list[int]]] = []
         for seq_id in scheduler_output.num_scheduled_tokens:
             seq = sequences[seq_id]
             if seq.grammar is None or seq.num_computed_tokens < seq.num_tokens:
@@ -146,9 +147,7 @@ class StructuredOutputManager:
                 grammars.append((seq.grammar, []))
         return GrammarOutput(seq_ids, self.grammar_bitmask(grammars)) if seq_ids else None
 
-    def grammar_bitmask(
-        self, grammars: list[tuple[StructuredOutputGrammar, list[int]]]
-    ) -> np.ndarray:
+    def grammar_bitmask(self, grammars: list[tuple[Grammar, list[int]]]) -> np.ndarray:
         """Fill a bitmask, int32 ``[rows, words]``: a row for each grammar, and behind each draft.
 
         Args:

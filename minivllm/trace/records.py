@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 OWN_PLAN = -1  # StepEnded.plan where a step ends its own plan
 
@@ -66,7 +66,11 @@ class StepStarted(Record):
 
 @dataclass(frozen=True, slots=True)
 class BlocksOfSequence(Record):
-    """Base of records about blocks of a sequence."""
+    """Base of records about blocks of a sequence.
+
+    Each kind ends with ``group``: the KV cache group whose table it is. It has a default, since
+    files and traces that are older lack it. (Here it cannot be: other fields follow.)
+    """
 
     seq_id: str
     block_ids: tuple[int, ...]
@@ -76,10 +80,14 @@ class BlocksOfSequence(Record):
 class BlocksAllocated(BlocksOfSequence):
     """A sequence's block table grew by these blocks."""
 
+    group: int = field(default=0, repr=False)
+
 
 @dataclass(frozen=True, slots=True)
 class BlocksShared(BlocksOfSequence):
     """A sequence's block table began with these blocks: a hit in the prefix cache."""
+
+    group: int = field(default=0, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +99,7 @@ class BlocksCached(BlocksOfSequence):
     """
 
     block_hashes: tuple[bytes, ...]
+    group: int = field(default=0, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +107,7 @@ class BlockForgotten(Record):
     """A block can no longer be found: what it should hold was called off, or the cache reset."""
 
     block_id: int
+    group: int = field(default=0, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +117,7 @@ class BlockCopied(Record):
     seq_id: str
     src_block_id: int
     dst_block_id: int
+    group: int = field(default=0, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +131,8 @@ class Forked(Record):
 @dataclass(frozen=True, slots=True)
 class BlocksFreed(BlocksOfSequence):
     """A sequence gave back its whole table, listed in the order of its positions."""
+
+    group: int = field(default=0, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,10 +151,14 @@ class Preempted(Record):
 class SwappedOut(BlocksOfSequence):
     """A running sequence gave way and what it has computed is kept in these host blocks."""
 
+    group: int = field(default=0, repr=False)
+
 
 @dataclass(frozen=True, slots=True)
 class SwappedIn(BlocksOfSequence):
     """A sequence is back from the host, in these blocks."""
+
+    group: int = field(default=0, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

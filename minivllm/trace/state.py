@@ -33,6 +33,18 @@ class SequenceState:
     num_scheduled_tokens: int = 0  # by plans in flight, of one or of several steps
     in_flight: list[tuple[int, int]] = field(default_factory=list)  # these: step, tokens
     num_preemptions: int = 0
+    other_tables: list[list[int]] = field(default_factory=list)  # of KV cache groups 1, 2, ...
+
+    @property
+    def tables(self) -> list[list[int]]:
+        """Block ids of each KV cache group's table: ``block_ids`` is the first."""
+        return [self.block_ids, *self.other_tables]
+
+    def table(self, group: int) -> list[int]:
+        """The table of one group, to be changed; it begins empty."""
+        while group > len(self.other_tables):
+            self.other_tables.append([])
+        return self.block_ids if group == 0 else self.other_tables[group - 1]
 
 
 @dataclass(frozen=True)
@@ -74,7 +86,7 @@ class State:
     @property
     def ref_counts(self) -> dict[int, int]:
         """Reference counts: number of tables that hold each block, by block id."""
-        return dict(Counter(b for s in self._busy.values() for b in s.block_ids))
+        return dict(Counter(b for s in self._busy.values() for t in s.tables for b in t))
 
     @property
     def num_free_blocks(self) -> int:
@@ -130,58 +142,64 @@ class State:
                     _, num_tokens = seq.in_flight.pop(0)
                     seq.num_computed_tokens += num_tokens
                     seq.num_scheduled_tokens -= num_tokens
-                if not (seq.block_ids or seq.in_flight):
+                if not (any(seq.tables) or seq.in_flight):
                     del self._busy[seq.seq_id]
             return
         seq = self.sequences[record.seq_id]  # type: ignore[attr-defined]
         self._busy[seq.seq_id] = seq
         match record:
             case records.BlocksAllocated():
-                seq.block_ids.extend(record.block_ids)
+                seq.table(record.group).extend(record.block_ids)
                 self._hand_out(record.block_ids)
             case records.BlocksShared():
-                seq.block_ids.extend(record.block_ids)
+                seq.table(record.group).extend(record.block_ids)
                 for block_id in record.block_ids:
                     self.free_queue.pop(block_id, None)
             case records.BlocksCached():
-                self._cache(seq, record.block_ids)
+                self._cache(seq, seq.table(record.group), record.block_ids)
             case records.BlockCopied():
-                seq.block_ids[-1] = record.dst_block_id
+                seq.table(record.group)[-1] = record.dst_block_id
                 self._hand_out((record.dst_block_id,))
             case records.Forked():
-                self.sequences[record.child_id] = self._busy[record.child_id] = replace(
+                child = replace(
                     seq,
                     seq_id=record.child_id,
                     token_ids=list(seq.token_ids),
                     block_ids=list(seq.block_ids),
+                    other_tables=[list(table) for table in seq.other_tables],
                     in_flight=list(seq.in_flight),
                 )
+                self.sequences[child.seq_id] = child
+                self._busy[child.seq_id] = child
                 siblings = [
                     s for s in self.running if self.sequences[s].request_id == seq.request_id
                 ]
                 if siblings:  # else it was preempted while its prompt's end was in flight
                     self.running.insert(self.running.index(siblings[-1]) + 1, record.child_id)
             case records.BlocksFreed():
-                seq.block_ids.clear()
+                seq.table(record.group).clear()
                 self._give_back(record.block_ids)
             case records.Preempted():
                 self.running.remove(seq.seq_id)
                 if record.queue_index is not None:
                     self.waiting.insert(record.queue_index, seq.request_id)
                 seq.status = "preempted"
-                seq.num_computed_tokens = seq.num_scheduled_tokens = 0
+                seq.num_computed_tokens = 0
+                seq.num_scheduled_tokens = 0
                 seq.in_flight = []
                 seq.num_preemptions += 1
             case records.SwappedOut():
-                self.running.remove(seq.seq_id)
-                self.swapped.append(seq.seq_id)
-                seq.status = "swapped"
-                seq.num_preemptions += 1
+                if seq.seq_id in self.running:  # else said of another group's blocks
+                    self.running.remove(seq.seq_id)
+                    self.swapped.append(seq.seq_id)
+                    seq.status = "swapped"
+                    seq.num_preemptions += 1
             case records.SwappedIn():
-                self.swapped.remove(seq.seq_id)
-                self.running.append(seq.seq_id)
-                seq.block_ids = list(record.block_ids)
-                seq.status = "running"
+                if seq.seq_id in self.swapped:
+                    self.swapped.remove(seq.seq_id)
+                    self.running.append(seq.seq_id)
+                    seq.status = "running"
+                seq.table(record.group)[:] = record.block_ids
                 self._hand_out(record.block_ids)
             case records.Scheduled():
                 if record.kind != "running":
@@ -218,10 +236,14 @@ class State:
             self.sequences[seq_id].num_preemptions += 1
         for seq in self.sequences.values():
             seq.block_ids = []
+            seq.other_tables = []
             if seq.status in ALIVE:
-                seq.num_computed_tokens = seq.num_scheduled_tokens = 0
+                seq.num_computed_tokens = 0
+                seq.num_scheduled_tokens = 0
                 seq.in_flight = []
-        self.running, self.swapped, self.waiting = [], [], list(waiting)
+        self.running = []
+        self.swapped = []
+        self.waiting = list(waiting)
         self.contents.clear()
         self.lora_slots.clear()
         self._free_all_blocks()
@@ -237,8 +259,9 @@ class State:
             self.free_queue.pop(block_id, None)  # siblings get what they share together
             self.contents.pop(block_id, None)
 
-    def _cache(self, seq: SequenceState, block_ids: tuple[int, ...]) -> None:
-        first, size = seq.block_ids.index(block_ids[0]), self.block_size
+    def _cache(self, seq: SequenceState, table: list[int], block_ids: tuple[int, ...]) -> None:
+        first = table.index(block_ids[0])
+        size = self.block_size
         for logical, block_id in enumerate(block_ids, start=first):
             tokens = tuple(seq.token_ids[logical * size : (logical + 1) * size])
             self.contents[block_id] = CachedBlock(seq.seq_id, logical, tokens)

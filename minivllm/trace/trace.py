@@ -11,6 +11,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
+from typing import Any
 
 from minivllm.trace.records import (
     OWN_PLAN,
@@ -58,9 +59,9 @@ class Trace:
 
     # -- written by the engine ---------------------------------------------------------------
 
-    def record(self, kind: type[Record], *values) -> None:
+    def record(self, kind: type[Record], *values: Any, **fields: Any) -> None:
         """Append a record of this kind, at the current step."""
-        self.records.append(kind(self.step, *values))
+        self.records.append(kind(self.step, *values, **fields))
 
     def now(self) -> float:
         """Seconds since the trace began."""
@@ -127,7 +128,8 @@ class Trace:
         Between steps only. Afterwards only the caller has the past: ``state_at`` and the
         figures of a whole run do not.
         """
-        records, self.records = self.records, []
+        records = self.records
+        self.records = []
         return records
 
     def forget_before(self, step: int) -> None:
@@ -229,7 +231,8 @@ class Trace:
 
     def until(self, step: int, after: str = "update") -> Iterator[Record]:
         """The records up to a moment, in order. Arguments and errors are those of ``state_at``."""
-        before, last = self.first_step - 1, self.num_steps - 1
+        before = self.first_step - 1
+        last = self.num_steps - 1
         if not before <= step <= last:
             raise ValueError(
                 f"step must be between {before} and {last}, the last one, got {step!r}."

@@ -5,6 +5,7 @@ time than Python takes to start one, so the GPU would wait for the CPU. A *graph
 has started, recorded: the same kernels, of the same sizes, on the same addresses. So every input
 has a buffer that stays where it is, and a batch is filled up to the next size that was recorded.
 (vLLM: vllm/compilation/cuda_graph.py, vllm/v1/cudagraph_dispatcher.py; FULL_DECODE_ONLY)
+(notebook 13b)
 """
 
 from __future__ import annotations

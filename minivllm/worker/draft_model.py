@@ -1,4 +1,4 @@
-"""DraftModelProposer: a small model drafts the next tokens of each sequence.
+"""DraftModelProposer: a small model drafts the next tokens of each sequence (notebook 14b).
 
 It computes what the target computes, in the same step and through the same block tables: its K and
 V are further layers behind the same block ids. So a block that is copied, swapped, forked or found
@@ -9,7 +9,7 @@ Where n-grams are looked up, too, it guesses only what they do not find: it woul
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -33,11 +33,11 @@ from minivllm.worker.model_input import ModelInput
 class _Decodes:
     """Decode batch of the draft model: a row per sequence, and the position of its next draft."""
 
-    seq_ids: list[str]
-    num_drafts: list[int]  # of use
-    rows: list[int]  # of their newest tokens in the first batch
-    positions: list[int]  # of the first draft
-    block_tables: list[list[int]]
+    seq_ids: list[str] = field(default_factory=list)
+    num_drafts: list[int] = field(default_factory=list)  # of use
+    rows: list[int] = field(default_factory=list)  # of their newest tokens in the first batch
+    positions: list[int] = field(default_factory=list)  # of the first draft
+    block_tables: list[list[int]] = field(default_factory=list)
 
 
 class DraftModelProposer:
@@ -101,9 +101,12 @@ class DraftModelProposer:
         hidden = hidden[make_tensor(decodes.rows, "int64", self.device)]
         positions = make_tensor(decodes.positions, "int64", self.device)
         metadata = AttentionMetadata.build(
-            [1] * len(states), decodes.positions, decodes.block_tables, decodes.positions,
-            self.device,
-        )  # fmt: skip
+            query_lens=[1] * len(states),
+            seq_lens=decodes.positions,
+            block_tables=decodes.block_tables,
+            slot_mapping=decodes.positions,  # of the right length; each step computes its own
+            device=self.device,
+        )
         drafts: list[torch.Tensor] = []
         probs: list[torch.Tensor] = []
         for step in range(max(decodes.num_drafts)):
@@ -125,10 +128,13 @@ class DraftModelProposer:
             has_token = sampled.get(seq_id, [NO_TOKEN])[-1] != NO_TOKEN
             if not has_token or state.is_beam or seq_id in scheduler_output.forks:
                 continue
-            num_known, max_tokens = len(state.token_ids), state.sampling_params.max_tokens
-            num_output = num_known - state.num_prompt_tokens
+            num_known = len(state.token_ids)
             num_useful = num_useful_drafts(
-                self.k, num_known, num_output, max_tokens, self.max_model_len
+                self.k,
+                num_known,
+                num_output_tokens=num_known - state.num_prompt_tokens,
+                max_tokens=state.sampling_params.max_tokens,
+                max_model_len=self.max_model_len,
             )
             if num_useful > 0:
                 wanted[seq_id] = num_useful
@@ -146,7 +152,8 @@ class DraftModelProposer:
         self, scheduler_output: SchedulerOutput, batch: InputBatch, wanted: dict[str, int]
     ) -> tuple[ModelInput, _Decodes]:
         """All that is new, and who goes on from there; none that is longer than it knows."""
-        model_input, decodes = ModelInput(), _Decodes([], [], [], [], [])
+        model_input = ModelInput()
+        decodes = _Decodes()
         for seq_id, num_new in scheduler_output.num_scheduled_tokens.items():
             state = batch.states[seq_id]
             start = scheduler_output.num_computed_tokens[seq_id]
@@ -157,7 +164,7 @@ class DraftModelProposer:
             if start >= stop:
                 continue
             block_ids = state.block_ids[0]  # its layers are behind those of the first group
-            model_input.add(state.token_ids[start:stop], start, [block_ids], self.block_size)
+            model_input.add(state.token_ids[start:stop], start, (block_ids,), self.block_size)
             if num_drafts > 0:
                 decodes.seq_ids.append(seq_id)
                 decodes.num_drafts.append(num_drafts)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
+from minivllm.kv.block_table import BlockIds
 from minivllm.lora.request import LoadedLoRA
 from minivllm.sampling.metadata import SamplingMetadata, SamplingState
 from minivllm.sampling.rejection_sampler import DrawnDrafts, states_to_verify
@@ -21,7 +22,7 @@ from minivllm.scheduling.output import NO_TOKEN, BeamMove, SchedulerOutput
 class CachedRequestState(SamplingState):
     """The model runner's state of one sequence."""
 
-    block_ids: tuple[list[int], ...] = ()  # of each KV cache group; none: it does not run
+    block_ids: BlockIds = ()  # of each KV cache group; none: it does not run
     is_beam: bool = False
     lora: LoadedLoRA | None = None  # its adapter
     drawn_drafts: DrawnDrafts | None = None  # the last ones, if they were drawn
@@ -33,10 +34,10 @@ def _child(parent: CachedRequestState, token_ids: list[int], seed: int) -> Cache
         parent.sampling_params,
         seed,
         token_ids,
-        parent.num_prompt_tokens,
-        tuple(list(block_ids) for block_ids in parent.block_ids),
-        parent.is_beam,
-        parent.lora,
+        num_prompt_tokens=parent.num_prompt_tokens,
+        block_ids=tuple(list(block_ids) for block_ids in parent.block_ids),
+        is_beam=parent.is_beam,
+        lora=parent.lora,
     )
 
 
@@ -49,7 +50,11 @@ class InputBatch:
         self._sampling_metadata: SamplingMetadata | None = None  # of the last step that sampled
 
     def update(self, scheduler_output: SchedulerOutput) -> None:
-        """Apply a SchedulerOutput: drop finished sequences, add new ones, extend block tables."""
+        """Apply a SchedulerOutput: drop finished sequences, add new ones, extend block tables.
+
+        The order counts: an id may end and begin again in one plan, and tables change thrice.
+        """
+        # 1. Finished sequences are forgotten; after a failed step all are, and come again whole.
         if scheduler_output.reset:
             self.states.clear()
             self.num_prompt_logprobs.clear()
@@ -57,26 +62,32 @@ class InputBatch:
         for seq_id in scheduler_output.finished_req_ids:
             self.states.pop(seq_id, None)  # it may have ended before it ran
             self.num_prompt_logprobs.pop(seq_id, None)
+        # 2. Beams take each other's tokens and blocks.
         if scheduler_output.beam_moves:
             self._move_beams(scheduler_output.beam_moves)
-        resumed = scheduler_output.resumed_req_ids  # their whole tables come below
-        for seq_id in (*scheduler_output.preempted_req_ids, *resumed):  # tokens stay
+        # 3. Preempted ones lose their blocks, but not their tokens. So do resumed ones, whose
+        # preemption may be in the same plan.
+        resumed = scheduler_output.resumed_req_ids
+        for seq_id in (*scheduler_output.preempted_req_ids, *resumed):
             self.states[seq_id].block_ids = ()
+        # 4. New ones come.
         for new in scheduler_output.scheduled_new_reqs:
             self.states[new.seq_id] = CachedRequestState(
                 new.sampling_params,
                 new.seed,
                 list(new.token_ids),
-                new.num_prompt_tokens,
+                num_prompt_tokens=new.num_prompt_tokens,
                 is_beam=new.is_beam,
                 lora=new.lora,
             )
             params = new.sampling_params
             if params is not None and (num_top := params.prompt_logprobs) is not None:
                 self.num_prompt_logprobs[new.seq_id] = num_top
+        # 5. A copy takes the place of the shared block. (A resumed table has it already.)
         for copy in scheduler_output.kv_cache_block_copies:
             if copy.seq_id not in resumed:
                 self.states[copy.seq_id].block_ids[copy.group][-1] = copy.dst_block_id
+        # 6. New blocks are appended; a sequence that had none gets its whole tables.
         for seq_id, new_ids in scheduler_output.new_block_ids.items():
             state = self.states[seq_id]
             if not state.block_ids:
@@ -118,7 +129,9 @@ class InputBatch:
         """
         states = [self.states[seq_id] for seq_id in seq_ids]
         metadata = self._sampling_metadata
-        if drafts:  # rows that are never there again
+        # Drafts make a row each, and such rows are never there again. Else the parameters are those
+        # of the last step, unless the batch has changed: tensors are kept then.
+        if drafts:
             rows: list[SamplingState] = []
             for seq_id, state in zip(seq_ids, states, strict=True):
                 mine = drafts.get(seq_id)

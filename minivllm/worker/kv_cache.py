@@ -82,6 +82,7 @@ def make_kv_cache(
         draft=draft,
         scales=scales,
         places=[place.place for place in places],
-        # an encoder's layers keep nothing, and read the rows of the one group there is
+        # an encoder's layers keep nothing; a step's rows are those of one group with empty tables
         layer_groups=[place.group for place in places] or [0],
+        num_groups=max(1, len(groups)),
     )

@@ -5,37 +5,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
 
 from minivllm.attention.metadata import AttentionMetadata
-from minivllm.kv.block_table import slots_of
+from minivllm.kv.block_table import BlockIds, slots_of
 from minivllm.utils.tensors import make_tensor
 
-
-@dataclass
-class GroupInput:
-    """Where the K and V of a step's flat batch are, in one KV cache group."""
-
-    slots: list[int] = field(default_factory=list)  # where each token's go
-    block_tables: list[list[int]] = field(default_factory=list)  # of each sequence
+# token ids and positions, int64 [num_tokens], and the metadata of each KV cache group
+BatchTensors = tuple[torch.Tensor, torch.Tensor, list[AttentionMetadata]]
 
 
 @dataclass
 class ModelInput:
-    """A step's flat batch: the first two lists are per token, the next two per sequence."""
+    """A step's flat batch. By default there is one KV cache group."""
 
     token_ids: list[int] = field(default_factory=list)
-    positions: list[int] = field(default_factory=list)
-    query_lens: list[int] = field(default_factory=list)  # how many tokens are computed
-    seq_lens: list[int] = field(default_factory=list)  # and how many there are then
-    groups: list[GroupInput] = field(default_factory=lambda: [GroupInput()])  # KV cache groups
+    positions: list[int] = field(default_factory=list)  # of each token, as are the ids
+    query_lens: list[int] = field(default_factory=list)  # how many tokens each sequence computes
+    seq_lens: list[int] = field(default_factory=list)  # and how many it has then
+    # of each group: where each token's K and V go, and the block table of each sequence
+    slots: list[list[int]] = field(default_factory=lambda: [[]])
+    block_tables: list[list[list[int]]] = field(default_factory=lambda: [[]])
 
-    def add(
-        self, token_ids: list[int], start: int, block_ids: Sequence[list[int]], block_size: int
-    ) -> None:
+    def add(self, token_ids: list[int], start: int, block_ids: BlockIds, block_size: int) -> None:
         """Add a sequence that computes these tokens, from position ``start`` on.
 
         Args:
@@ -49,35 +43,29 @@ class ModelInput:
         self.positions += range(start, stop)
         self.query_lens.append(stop - start)
         self.seq_lens.append(stop)
-        for group, table in zip(self.groups, block_ids, strict=True):
-            group.block_tables.append(table)
-            if table:  # else no K and V are kept
-                group.slots += slots_of(table, start, stop, block_size)
+        for table, tables, slots in zip(block_ids, self.block_tables, self.slots, strict=True):
+            tables.append(table)
+            if table:  # an encoder's is empty: it keeps no K and V
+                slots += slots_of(table, start, stop, block_size)
 
     def pad(self, num_seqs: int) -> None:
         """Pad a batch of decodes with sequences of one token in the null block."""
         missing = num_seqs - len(self.query_lens)
-        self.token_ids += [0] * missing
-        self.positions += [0] * missing
-        self.query_lens += [1] * missing
-        self.seq_lens += [1] * missing
-        for group in self.groups:
-            group.slots += [0] * missing
-            group.block_tables += [[0]] * missing
+        for numbers in (self.token_ids, self.positions, *self.slots):
+            numbers += [0] * missing
+        for lengths in (self.query_lens, self.seq_lens):
+            lengths += [1] * missing
+        for tables in self.block_tables:
+            tables += [[0]] * missing
 
-    def to_tensors(
-        self, device: torch.device
-    ) -> tuple[torch.Tensor, torch.Tensor, list[AttentionMetadata]]:
+    def to_tensors(self, device: torch.device) -> BatchTensors:
         """Make token ids and positions, int64 ``[num_tokens]``, and each group's metadata."""
         token_ids = make_tensor(self.token_ids, "int64", device)
         positions = make_tensor(self.positions, "int64", device)
-        first, *others = self.groups
-        metadata = AttentionMetadata.build(
-            self.query_lens,
-            self.seq_lens,
-            block_tables=first.block_tables,
-            slot_mapping=first.slots,
-            device=device,
+        first = AttentionMetadata.build(
+            self.query_lens, self.seq_lens, self.block_tables[0], self.slots[0], device
         )
-        of_others = [metadata.with_blocks(g.block_tables, g.slots) for g in others]
-        return token_ids, positions, [metadata, *of_others]
+        # other groups have the same sequences and rows, in blocks of their own
+        others = zip(self.block_tables[1:], self.slots[1:], strict=True)
+        metadata = [first, *(first.with_blocks(tables, slots) for tables, slots in others)]
+        return token_ids, positions, metadata

@@ -23,7 +23,7 @@ from minivllm.worker.cuda_graph_runner import CUDAGraphRunner, GraphRecorder
 from minivllm.worker.draft_model import DraftModelProposer
 from minivllm.worker.input_batch import InputBatch
 from minivllm.worker.lora_manager import WorkerLoRAManager
-from minivllm.worker.model_input import GroupInput, ModelInput
+from minivllm.worker.model_input import BatchTensors, ModelInput
 from minivllm.worker.prompt_logprobs import prompt_logprobs_of
 
 
@@ -38,7 +38,6 @@ class ModelRunner:
         attention: how the layers write and read the cache.
         draft_model: guesses what comes next, if there is one.
         lora_manager: adapters, if requests may have any.
-        num_groups: KV cache groups, each with a block table for each sequence.
     """
 
     input_batch_class = InputBatch
@@ -52,7 +51,6 @@ class ModelRunner:
         attention: AttentionBackend,
         draft_model: DraftModelProposer | None = None,
         lora_manager: WorkerLoRAManager | None = None,
-        num_groups: int = 1,
     ):
         self.model = model
         self.draft_model = draft_model
@@ -60,7 +58,6 @@ class ModelRunner:
         self.kv_cache = kv_cache
         self.host_kv_cache = host_kv_cache
         self.block_size = block_size
-        self.num_groups = num_groups
         self.attention = attention
         self.device = kv_cache.data.device
         self.input_batch = self.input_batch_class()
@@ -73,14 +70,9 @@ class ModelRunner:
     ) -> None:
         """Capture CUDA graphs, to be replayed for batches of decodes; see ``CUDAGraphRunner``."""
         self.cuda_graph_runner = CUDAGraphRunner(
-            self._forward,
-            sizes,
-            max_model_len,
-            self.block_size,
-            device=self.device,
-            recorder=recorder,
-            num_groups=self.num_groups,
-        )
+            self._forward, sizes, max_model_len, self.block_size,
+            device=self.device, recorder=recorder, num_groups=self.kv_cache.num_groups,
+        )  # fmt: skip
 
     @torch.inference_mode()
     def execute_model(self, scheduler_output: SchedulerOutput) -> ModelRunnerOutput:
@@ -109,10 +101,12 @@ class ModelRunner:
     def make_output(self, plan: SchedulerOutput, hidden: torch.Tensor) -> ModelRunnerOutput:
         """Sample the next token of each sequence whose last known token is in the batch."""
         output = ModelRunnerOutput()
+        # 1. What some have asked about the prompt's own tokens.
         if self.input_batch.num_prompt_logprobs:
             output.prompt_logprobs = prompt_logprobs_of(
                 plan, self.input_batch, hidden, self.model.compute_logits
             )
+        # 2. The next tokens; siblings begin with theirs, from the row that ends their prompt.
         seq_ids, rows = self._rows_to_sample(plan)
         if rows:
             if plan.forks:
@@ -120,6 +114,7 @@ class ModelRunner:
             index = make_tensor(rows, "int64", self.device)
             logits = self.model.compute_logits(hidden.index_select(0, index))
             self._sample(seq_ids, logits, plan, output)
+        # 3. Guesses at what comes behind them, which the next step verifies.
         if self.draft_model is not None:
             output.draft_token_ids = self.draft_model.propose(
                 plan, self.input_batch, output.sampled_token_ids
@@ -139,15 +134,18 @@ class ModelRunner:
         output: ModelRunnerOutput,
     ) -> None:
         """Sample from each row of logits, and append what counts."""
+        # 1. A grammar rules tokens out, in a row for each token that may come.
         drafts = plan.scheduled_spec_decode_tokens
         if plan.grammar_output is not None:
             row_ids = [s for s in seq_ids for _ in range(1 + len(drafts.get(s, ())))]
             apply_grammar_bitmask(logits, row_ids, plan.grammar_output)
+        # 2. A token for each row.
         sampling = self.input_batch.sampling_metadata(seq_ids, logits, drafts)
         chosen = self.sampler(logits, sampling)
         token_ids = chosen.token_ids.tolist()
         for row in chosen.invalid_rows:
             token_ids[row] = NO_TOKEN
+        # 3. Behind the first draft that was not drawn no row counts.
         if drafts:
             kept = keep_verified(seq_ids, drafts, token_ids, chosen.logprobs)
             output.sampled_token_ids, output.logprobs = kept
@@ -168,7 +166,8 @@ class ModelRunner:
 
     def _move_blocks(self, scheduler_output: SchedulerOutput) -> None:
         """Swaps and copies, in this order: each may reuse a block that the one before has left."""
-        device, host = self.kv_cache, self.host_kv_cache
+        device = self.kv_cache
+        host = self.host_kv_cache
         for moves, copy in (
             (scheduler_output.swaps_out, partial(host.copy_from, device)),
             (scheduler_output.swaps_in, partial(device.copy_from, host)),
@@ -178,20 +177,20 @@ class ModelRunner:
                 sources = [move.src_block_id for move in moves]
                 copy(sources, [move.dst_block_id for move in moves])
 
-    def prepare_inputs(
-        self, scheduler_output: SchedulerOutput
-    ) -> tuple[torch.Tensor, torch.Tensor, list[AttentionMetadata]]:
+    def prepare_inputs(self, scheduler_output: SchedulerOutput) -> BatchTensors:
         """Lay all scheduled tokens side by side in one flat batch.
 
         Returns:
             Token ids and positions, int64 ``[num_tokens]``, and the metadata that cuts them apart,
             of each KV cache group.
         """
-        model_input = ModelInput(groups=[GroupInput() for _ in range(self.num_groups)])
+        groups = range(self.kv_cache.num_groups)
+        model_input = ModelInput(slots=[[] for _ in groups], block_tables=[[] for _ in groups])
         for seq_id, num_new in scheduler_output.num_scheduled_tokens.items():
             state = self.input_batch.states[seq_id]
             start = scheduler_output.num_computed_tokens[seq_id]
             token_ids = state.token_ids[start : start + num_new]
+            # drafts are guesses, and so not among the state's tokens
             token_ids += scheduler_output.scheduled_spec_decode_tokens.get(seq_id, ())
             model_input.add(token_ids, start, state.block_ids, self.block_size)
         if self.cuda_graph_runner is not None:
@@ -204,12 +203,14 @@ class ModelRunner:
         Behind it are the rows of its drafts. Where a prompt is complete and forks, its row serves
         all the siblings.
         """
-        seq_ids, rows, end = [], [], 0
+        seq_ids: list[str] = []
+        rows: list[int] = []
+        end = 0
         for seq_id, num_new in scheduler_output.num_scheduled_tokens.items():
             end += num_new
             stop = scheduler_output.num_computed_tokens[seq_id] + num_new
             num_drafts = stop - len(self.input_batch.states[seq_id].token_ids)
-            if num_drafts >= 0:
+            if num_drafts >= 0:  # else a chunk: the prompt goes on in a later step
                 siblings = scheduler_output.forks.get(seq_id, [])
                 seq_ids += [seq_id, *siblings]
                 rows += [*range(end - 1 - num_drafts, end), *[end - 1] * len(siblings)]

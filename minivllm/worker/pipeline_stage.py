@@ -81,7 +81,8 @@ class EarlierStage(PipelineStage):
             self.input_batch.states[seq_id].token_ids[start:] = token_ids
         self._move_blocks(scheduler_output)
         if scheduler_output.num_scheduled_tokens:
-            self._hidden_states = self._forward(*self.prepare_inputs(scheduler_output))
+            ids, positions, metadata = self.prepare_inputs(scheduler_output)
+            self._hidden_states = self._forward(ids, positions, metadata)
             self._expect_tokens(scheduler_output)
         return ModelRunnerOutput()
 

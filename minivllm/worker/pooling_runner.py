@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 
 import torch
 
-from minivllm.attention.metadata import AttentionMetadata
 from minivllm.models.token_types import encode_token_type_1
 from minivllm.pooling.metadata import PoolingMetadata, PoolingStates
 from minivllm.pooling_params import PoolingParams
 from minivllm.scheduling.output import ModelRunnerOutput, SchedulerOutput
 from minivllm.worker.input_batch import InputBatch
+from minivllm.worker.model_input import BatchTensors
 from minivllm.worker.model_runner import ModelRunner
 
 
@@ -65,9 +65,7 @@ class PoolingRunner(ModelRunner):
     input_batch_class = PoolingInputBatch
     input_batch: PoolingInputBatch
 
-    def prepare_inputs(
-        self, scheduler_output: SchedulerOutput
-    ) -> tuple[torch.Tensor, torch.Tensor, list[AttentionMetadata]]:
+    def prepare_inputs(self, scheduler_output: SchedulerOutput) -> BatchTensors:
         """Lay all scheduled tokens side by side; ids carry the types of their tokens."""
         token_ids, positions, metadata = super().prepare_inputs(scheduler_output)
         end = 0

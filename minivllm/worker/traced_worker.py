@@ -25,7 +25,8 @@ class TracedWorker(Worker):
         def recorded(group: Group, name: str) -> Group:
             return RecordedGroup(group, name, self._operations) if group.size > 1 else group
 
-        tp, pp = recorded(parallel_state.tp, "tp"), recorded(parallel_state.pp, "pp")
+        tp = recorded(parallel_state.tp, "tp")
+        pp = recorded(parallel_state.pp, "pp")
         super().__init__(config, replace(parallel_state, tp=tp, pp=pp))
 
     def compile_or_warm_up_model(self) -> None:
@@ -38,8 +39,10 @@ class TracedWorker(Worker):
         self._operations.clear()
         start = time.time()
         output = super().execute_model(scheduler_output)
-        rank, done = self.parallel_state.rank, list(self._operations)
-        output.rank_work = [RankWork(rank, start, time.time(), done)]
+        operations = list(self._operations)  # the next step clears them
+        output.rank_work = [
+            RankWork(self.parallel_state.rank, start, time.time(), operations=operations)
+        ]
         return output
 
 

@@ -1,6 +1,7 @@
 """Worker: owns the device. Loads the model, measures what memory is left, allocates the KV cache.
 
 (vLLM: vllm/v1/worker/gpu_worker.py, cpu_worker.py)
+(notebook 13)
 """
 
 from __future__ import annotations
@@ -126,7 +127,8 @@ class Worker:
         """
         if timings and self.device.type == "cpu":
             import_timings(timings)
-        whole, load = self.whole_config, self.config.load_config
+        whole = self.whole_config
+        load = self.config.load_config
         with self._out_of_memory_explained("the weights"):
             self.model = self._load(load.model_directory, whole.model_config, whole.lora_config)
             if whole.draft_model_config is not None and load.draft_model_directory is not None:
@@ -137,15 +139,21 @@ class Worker:
         self, directory: Path, config: ModelConfig, lora_config: LoRAConfig | None = None
     ) -> DecoderModel:
         load = self.config.load_config
-        weights = gguf.weights_iterator(directory, config) if gguf.is_gguf(directory) else None
-        show = load.use_tqdm_on_load and self.parallel_state.rank == 0
-        how = load.load_format, show, weights
-        pooler = make_pooler(config, directory)
-        group, stages = self.parallel_state.tp, self.parallel_state.pp
-        if not config.can_be_shared(group.size):  # a draft model: each rank has the whole
-            group = Alone()
-        groups = group, stages
-        model = load_model(directory, config, config.dtype, self.device, *how, pooler, *groups)
+        parallel = self.parallel_state
+        # a draft model whose heads cannot be divided: each rank has the whole
+        group = parallel.tp if config.can_be_shared(parallel.tp.size) else Alone()
+        model = load_model(
+            directory,
+            config,
+            dtype=config.dtype,
+            device=self.device,
+            load_format=load.load_format,
+            use_tqdm=load.use_tqdm_on_load and parallel.rank == 0,
+            weights=gguf.weights_iterator(directory, config) if gguf.is_gguf(directory) else None,
+            pooler=make_pooler(config, directory),
+            group=group,
+            stages=parallel.pp,
+        )
         if self.device.type == "cuda" and find_spec("triton") is not None:
             w4a16.apply(model)
         if lora_config is not None:
@@ -243,7 +251,8 @@ class Worker:
                 "No CUDA graphs: %s looks into its inputs, and looks are not recorded.", name
             )
             return
-        limits, start = self.config.scheduler_config, time.perf_counter()
+        limits = self.config.scheduler_config
+        start = time.perf_counter()
         free_before, _ = torch.cuda.mem_get_info(self.device)
         sizes = capture_sizes(min(limits.max_num_seqs, limits.max_num_batched_tokens))
         with self._out_of_memory_explained("weights, KV cache and CUDA graphs"):
@@ -251,9 +260,11 @@ class Worker:
         torch.cuda.synchronize(self.device)
         taken = free_before - torch.cuda.mem_get_info(self.device)[0]
         logger.info(
-            "Graph capturing finished in %.0f secs, took %s: %d batch sizes from %d to %d",
-            time.perf_counter() - start, format_bytes(taken), len(sizes), sizes[0], sizes[-1],
-        )  # fmt: skip
+            "Graph capturing finished in %.0f secs, took %s: %s",
+            time.perf_counter() - start,
+            format_bytes(taken),
+            f"{len(sizes)} batch sizes from {sizes[0]} to {sizes[-1]}",
+        )
 
     def execute_model(self, scheduler_output: SchedulerOutput) -> ModelRunnerOutput:
         """Compute one step.
@@ -340,7 +351,6 @@ class Worker:
             attention=self.attention,
             draft_model=draft_model,
             lora_manager=self.lora_manager,
-            num_groups=max(1, len(groups)),  # an encoder's tables are one group, of empty ones
         )
 
     def _kv_cache(
@@ -384,7 +394,7 @@ class Worker:
             max_model_len=limits.max_model_len,
             block_size=self.block_size,
             pooling_params=PoolingParams().completed(self.model_config) if pools else None,
-            num_groups=runner.num_groups,
+            num_groups=runner.kv_cache.num_groups,
         )
         with cpu.layers_as_modules(self.model):
             return peak_bytes(self.device, lambda: runner.execute_model(step))

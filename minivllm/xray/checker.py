@@ -32,11 +32,12 @@ class Checker:
 
     def check(self, batch: Batch) -> None:
         """Follow a batch; behind a step's end log each difference that was not logged before."""
-        for record in self._xray.read_step(*batch):
+        step, rows, requests = batch
+        for record in self._xray.read_step(step, rows, requests):
             self._state.apply(record)
         self._trace.records.clear()
         self._state.forget_finished()
-        if batch[1][-1][0] != "StepEnded":
+        if rows[-1][0] != "StepEnded":
             return
         self.num_steps += 1
         ours = self._what_the_trace_has()
@@ -44,7 +45,7 @@ class Checker:
             if ours[name] != theirs and name not in self.mismatches:
                 self.mismatches.append(name)
                 what = "X-ray, step %d: %s differ. The trace: %s. vLLM: %s."
-                logger.error(what, batch[0], name, ours[name], theirs)
+                logger.error(what, step, name, ours[name], theirs)
 
     def report(self) -> None:
         """Log how many steps were compared, and what differed."""

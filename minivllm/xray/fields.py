@@ -7,7 +7,7 @@ number is a number wherever it is used.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import fields
+from dataclasses import Field, fields
 from typing import Any
 
 from minivllm.trace.records import Record
@@ -15,6 +15,7 @@ from minivllm.trace.state import State
 from minivllm.utils.validation import check
 
 _MOST_BLOCKS = 10**7
+_MOST_GROUPS = 1000
 _LARGEST = 2**53  # also a step, and a time in seconds
 _NUMBERS = {  # least and largest of those in a header
     "num_blocks": (2, _MOST_BLOCKS), "block_size": (1, 10**6), "engine": (0, 10**6),
@@ -83,7 +84,7 @@ def check_record(record: Record) -> None:
     """Raise ``ValueError`` for a record with a value of another type."""
     kind = type(record)
     if kind not in _CHECKS:
-        _CHECKS[kind] = [(f.name, *_TYPES[str(f.type)]) for f in fields(kind)]
+        _CHECKS[kind] = [(f.name, *_check_of(f)) for f in fields(kind)]
     for name, is_right, allowed in _CHECKS[kind]:
         value = getattr(record, name)
         if not is_right(value):
@@ -102,7 +103,9 @@ def check_beginning(state: State) -> None:
     check(ok, "blocks of the beginning", len(blocks), f"{state.num_blocks - 1}, free or held")
     check(blocks >= set(state.contents), "cached blocks", list(state.contents), "known ones")
     for seq in state.sequences.values():
-        for value in (seq.token_ids, seq.block_ids):
+        ok = len(seq.other_tables) < _MOST_GROUPS
+        check(ok, f"groups of {seq.seq_id!r}", len(seq.tables), f"at most {_MOST_GROUPS}")
+        for value in (seq.token_ids, *seq.tables):
             check(_are_whole(value), f"numbers of {seq.seq_id!r}", value, "a list of integers")
         counts = (seq.num_prompt_tokens, seq.num_computed_tokens, seq.num_scheduled_tokens)
         check(_are_whole(counts), f"counts of {seq.seq_id!r}", counts, "integers")
@@ -116,6 +119,17 @@ def is_whole(value: Any) -> bool:
 def is_time(value: Any) -> bool:
     """True for a number of seconds; not for one that is infinite, or no number."""
     return type(value) in (int, float) and -_LARGEST < value < _LARGEST
+
+
+def _check_of(field: Field) -> tuple[Callable[[Any], bool], str]:
+    """Say which values a record's field may have."""
+    if field.name == "group" and field.type == "int":  # a state has a list for each up to this one
+        return _is_group, f"a KV cache group, 0 to {_MOST_GROUPS - 1}"
+    return _TYPES[str(field.type)]
+
+
+def _is_group(value: Any) -> bool:
+    return type(value) is int and 0 <= value < _MOST_GROUPS
 
 
 def _are_whole(values: Any) -> bool:

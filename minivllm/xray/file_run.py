@@ -92,7 +92,8 @@ class AttachedRun:
             self._begin(news)
         except ValueError as error:
             return logger.warning("%s: %s", self.path, error)
-        has_ended, self.has_ended = self.has_ended, self.following.has_ended
+        has_ended = self.has_ended
+        self.has_ended = self.following.has_ended
         if news or has_ended != self.has_ended:
             self._hand_on(news, loop, note)
 
@@ -146,7 +147,9 @@ def ended_page(run: AttachedRun) -> str:
     try:
         xray = load_xray(run.path)
         check_records(xray)
-        return page(xray.trace, f"What vLLM {run.version} did: the run has ended", None, None)
+        return page(
+            xray.trace, f"What vLLM {run.version} did: the run has ended", None, decode=None
+        )
     except (OSError, ValueError) as error:  # its oldest steps were dropped, or it is broken
         logger.warning("%s cannot be stepped through: %s", run.path, error)
         return ""

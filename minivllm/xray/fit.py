@@ -145,15 +145,15 @@ def fit_cost(trace: Trace) -> StepCost:
         tuple(step),
         tuple(between),
         sum(errors) / len(errors) / mean if mean else 0.0,
-        tuple(sorted(
+        interruptions=tuple(sorted(
             Interruption(seen.start, seen.seconds - _dot(found, seen.features))
             for seen, found in slow
         )),
-        left_out / (sum(seen.seconds for seen in steps + pauses) or 1.0),
-        tuple(map(min, columns)),
-        tuple(map(max, columns)),
-        (plan, plan_each),
-        any(ended[step] != step for step in ended),
+        left_out=left_out / (sum(seen.seconds for seen in steps + pauses) or 1.0),
+        least=tuple(map(min, columns)),
+        most=tuple(map(max, columns)),
+        plan=(plan, plan_each),
+        is_overlapped=any(ended[step] != step for step in ended),
     )  # fmt: skip
 
 
@@ -243,7 +243,9 @@ def _observations(
     ended = ended_plans(trace)
     plans: dict[int | None, list[Scheduled]] = {}  # in flight
     plan: list[Scheduled] = []
-    start, end, is_idle = 0.0, None, False
+    start = 0.0
+    end = None
+    is_idle = False
     for record in trace.records:
         match record:
             case RequestAdded():
@@ -254,7 +256,8 @@ def _observations(
             case StepStarted():
                 if end is not None and not is_idle:
                     pauses.append(_Observation(end, (1.0, float(len(plan))), record.time - end))
-                start, plan = record.time, []
+                start = record.time
+                plan = []
             case Scheduled():
                 plan.append(record)
             case StepPlanned():
@@ -266,7 +269,8 @@ def _observations(
                 if (made := plans.pop(ended.get(record.step), None)) is not None:
                     features = features_of(made)
                     steps.append(_Observation(start, features, record.time - start))
-                end, is_idle = record.time, not unfinished
+                end = record.time
+                is_idle = not unfinished
     return steps, pauses, plannings
 
 

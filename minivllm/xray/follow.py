@@ -41,7 +41,8 @@ def grown_lines(path: Path, go_on: Callable[[], bool]) -> Iterator[str]:
         return
     while True:
         with open(path, "rb") as file:
-            head, rest = file.readline(), b""
+            head = file.readline()
+            rest = b""
             file.seek(0)
             while True:
                 rest += file.readline()
@@ -112,10 +113,13 @@ class Following:
         return self._fitting(self.xray.trace.take())
 
     def _begin(self, line: str) -> list[Record | State]:
-        again, self.xray = self.xray, read_header(line)
+        again = self.xray
+        self.xray = read_header(line)
         if again is not None and again.header.get("started") != self.xray.header.get("started"):
             self._say("vLLM was started again")
-        self._has_gap, self._has_lost, self.num_step_tokens = False, False, 0
+        self._has_gap = False
+        self._has_lost = False
+        self.num_step_tokens = 0
         self.state = self.xray.trace.beginning()
         return [self.xray.trace.beginning()]
 
@@ -160,7 +164,8 @@ class Following:
         assert self.state is not None
         self.state.step = step - 1
         for seq in self.state.sequences.values():
-            seq.in_flight, seq.num_scheduled_tokens = [], 0
+            seq.in_flight = []
+            seq.num_scheduled_tokens = 0
         return deepcopy(self.state)
 
 
@@ -173,7 +178,8 @@ def follow(path: Path, say: Callable[[str], None], go_on: Callable[[], bool]) ->
         OSError, ValueError: for a file that cannot be read, or is no X-ray.
     """
     following = Following(say)
-    said, last = 0.0, ""
+    said = 0.0
+    last = ""
     for line in grown_lines(path, go_on):
         following.read(line)
         if time.monotonic() - said >= 1 or following.has_ended:
@@ -192,7 +198,8 @@ def _say_once(text: str, last: str, say: Callable[[str], None]) -> str:
 
 def describe(following: Following) -> str:
     """The last step of a run in one line; empty before the first."""
-    state, xray = following.state, following.xray
+    state = following.state
+    xray = following.xray
     if state is None or xray is None or state.step < 0:
         return ""
     used = state.num_blocks - 1 - len(state.free_queue)

@@ -102,7 +102,7 @@ class XRay:
         check_requests(requests)
         names = dict(self._names)
         if self.tells_apart and (names or not self.requests.keys().isdisjoint(requests)):
-            rows, requests = told_apart(rows, requests, names, self.requests)
+            rows, requests = told_apart(rows, requests, names, known=self.requests)
         new = [self._read_row(step, row, requests) for row in rows]
         self._names = names
         self.requests |= requests

@@ -47,6 +47,8 @@ class LiveTrace(Trace):
         self._made = records
 
     def _read(self) -> None:
-        batches, self._batches = self._batches, []
+        batches = self._batches
+        self._batches = []
         for batch in batches:
-            self._xray.read_step(*marshal.loads(batch))
+            step, rows, requests = marshal.loads(batch)
+            self._xray.read_step(step, rows, requests)

@@ -27,4 +27,5 @@ def recorded_steps(trace: Trace) -> Iterator[RecordedStep]:
         (before if inside is None else inside).append(record)
         if isinstance(record, StepEnded) and inside is not None:
             yield RecordedStep(record.step, before, inside)
-            before, inside = [], None
+            before = []
+            inside = None

@@ -105,8 +105,10 @@ class Recorder:
             self._checker = None
 
     def _hand_on(self) -> None:
-        rows, requests = self.rows, self.requests
-        self.rows, self.requests = [], {}
+        rows = self.rows
+        requests = self.requests
+        self.rows = []
+        self.requests = {}
         if not self._on:
             return
         if not self._text:

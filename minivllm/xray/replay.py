@@ -26,7 +26,8 @@ def check_records(xray: XRay) -> None:
 
     A file may have been written by others, or edited: a replay can then rely on it.
     """
-    state, stage = xray.trace.beginning(), 0
+    state = xray.trace.beginning()
+    stage = 0
     for record in xray.trace.records:
         apply_record(state, record)
         if isinstance(record, _STAGES):

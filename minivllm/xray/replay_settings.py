@@ -5,14 +5,13 @@ A run of vLLM has tokens, but no model here: what was sampled there is sampled a
 
 from __future__ import annotations
 
+import time
 from collections import Counter
+from collections.abc import Callable
 
-from minivllm.config import SchedulerConfig
 from minivllm.kv.manager import KVCacheManager
-from minivllm.lab.sim.drafting import PaddingScheduler, speculative_limits
+from minivllm.lab.sim.make import make_request, make_vllms_scheduler
 from minivllm.request import Request
-from minivllm.sampling_params import SamplingParams
-from minivllm.scheduling.async_scheduler import AsyncScheduler
 from minivllm.scheduling.policies import make_policy
 from minivllm.scheduling.scheduler import Scheduler
 from minivllm.trace import Trace
@@ -96,14 +95,16 @@ def requests_of(xray: XRay, joins: bool = True) -> dict[str, Request]:
     Raises:
         ValueError: for an unknown policy.
     """
-    ends, stopped = ends_of(xray), set()
+    ends = ends_of(xray)
+    stopped = set()
     if is_async(xray):
         stopped = {r.seq_id for r in xray.trace.records if isinstance(r, Finished)
                    and r.reason != "length"}  # fmt: skip
     policy = make_policy(xray.header["settings"].get("policy", "fcfs"))
     most = needed(xray.header, "max_model_len")
     num_slots = (xray.header["num_blocks"] - 1) * xray.header["block_size"]
-    found, arrivals = {}, arrivals_of(xray)
+    found = {}
+    arrivals = arrivals_of(xray)
     seen = 0.0  # the last time that the scheduler looked for new ones, and this one had not come
     for record in xray.trace.records:
         if isinstance(record, StepStarted):
@@ -112,16 +113,17 @@ def requests_of(xray: XRay, joins: bool = True) -> dict[str, Request]:
             continue
         name = record.request_id
         asked = xray.requests.get(name, {})
-        num_prompt, max_tokens = len(record.prompt_token_ids), asked.get("max_tokens") or most
+        num_prompt = len(record.prompt_token_ids)
+        max_tokens = asked.get("max_tokens") or most
         if name in ends and name not in stopped:
             max_tokens = ends[name]
         elif num_prompt + max_tokens > num_slots:  # it ended before it could get there
             max_tokens = max(ends.get(name, 0) + 1, num_slots - num_prompt)
         arrival = max(arrivals[name], seen)
-        found[name] = Request(
+        found[name] = make_request(
             name,
             list(record.prompt_token_ids),
-            SamplingParams(max_tokens=max(1, max_tokens), ignore_eos=True),
+            max(1, max_tokens),
             arrival_time=arrival if joins else asked.get("arrival_time", record.time),
             priority=asked.get("priority", 0) if policy.uses_priority else 0,
         )
@@ -136,25 +138,27 @@ def ends_of(xray: XRay) -> dict[str, int]:
     return {name: num_tokens[name] for name in ended}
 
 
-def make_scheduler(xray: XRay) -> Scheduler:
-    """Our scheduler with the run's settings, and a trace of its own.
+def make_scheduler(xray: XRay, clock: Callable[[], float] = time.perf_counter) -> Scheduler:
+    """Our scheduler with the run's settings, and a trace of its own by this clock.
 
     Raises:
         ValueError: if a limit is not in the header.
     """
-    settings, header = xray.header["settings"], xray.header
+    settings = xray.header["settings"]
+    header = xray.header
     for name in ("max_num_seqs", "max_model_len"):
         needed(header, name)
-    limits = {name: settings[name] for name in _LIMITS if name in settings}
-    cls: type[Scheduler] = AsyncScheduler if is_async(xray) else Scheduler
+    num_blocks, block_size = header["num_blocks"], header["block_size"]
+    trace = Trace(num_blocks, block_size, settings["max_num_batched_tokens"], clock=clock)
+    caching = settings.get("enable_prefix_caching", True)
+    speculative = None
     if num_drafts := settings.get("num_speculative_tokens", 0):
         method = settings.get("speculative_method", "ngram")
         speculative = {"num_speculative_tokens": num_drafts, "method": method}
-        limits |= speculative_limits(speculative)
-        cls = PaddingScheduler
-    trace = Trace(header["num_blocks"], header["block_size"], settings["max_num_batched_tokens"])
-    caching = settings.get("enable_prefix_caching", True)
-    sizes = header["num_blocks"], header["block_size"]
-    manager = KVCacheManager(*sizes, caching, trace=trace)
-    manager.forgets_called_off = False  # as vLLM
-    return cls(SchedulerConfig(**limits), manager, trace)
+    return make_vllms_scheduler(
+        KVCacheManager(num_blocks, block_size, caching, trace=trace),
+        trace,
+        speculative=speculative,
+        async_scheduling=is_async(xray),
+        **{name: settings[name] for name in _LIMITS if name in settings},
+    )

@@ -36,13 +36,15 @@ class Report:
     @property
     def budget_share(self) -> float:
         """Share of the token budget that steps used, their mean."""
-        rows, budget = self.walk.rows, self.xray.trace.max_num_batched_tokens
+        rows = self.walk.rows
+        budget = self.xray.trace.max_num_batched_tokens
         return sum(row.num_tokens for row in rows) / (len(rows) * budget) if rows else 0.0
 
     @property
     def numbers(self) -> dict[str, int | float]:
         """Counts of the whole run, and its seconds."""
-        walk, trace = self.walk, self.xray.trace
+        walk = self.walk
+        trace = self.xray.trace
         return {
             "requests": len(walk.arrivals),
             "steps": len(walk.rows),
@@ -101,8 +103,12 @@ class Report:
     __repr__ = __str__
 
     def _summary(self) -> list[str]:
-        walk, trace, header, found = self.walk, self.xray.trace, self.xray.header, self.numbers
-        hits, asked = walk.num_hit_tokens, walk.num_asked_tokens
+        walk = self.walk
+        trace = self.xray.trace
+        header = self.xray.header
+        found = self.numbers
+        hits = walk.num_hit_tokens
+        asked = walk.num_asked_tokens
         lines = [
             f"vLLM {header.get('vllm_version', '?')}, {header.get('model', '?')}: "
             f"{found['requests']} requests, {found['steps']} steps in {self.seconds:.2f} s, "
@@ -124,7 +130,8 @@ class Report:
         return lines
 
     def _curves(self) -> list[str]:
-        rows, trace = self.walk.rows, self.xray.trace
+        rows = self.walk.rows
+        trace = self.xray.trace
         curves = (
             ("tokens", [row.num_tokens for row in rows], trace.max_num_batched_tokens),
             ("blocks", [row.num_used_blocks for row in rows], trace.num_blocks - 1),
@@ -133,7 +140,8 @@ class Report:
         return ["", *(f"{name:8} {sparkline(values, most)}" for name, values, most in curves)]
 
     def _tables(self) -> list[str]:
-        walk, n = self.walk, self.longest
+        walk = self.walk
+        n = self.longest
         lines = ["", "steps waited, by cause: " + (counted(self.steps_waited) or "none")]
         waits = sorted((w for w in walk.waits if w.causes), key=lambda w: -sum(w.causes.values()))
         lines += _table("longest waits", ("request", "steps", "seconds", "cause"), [
@@ -164,7 +172,7 @@ def report(xray: XRay, longest: int = 5) -> Report:
     """
     settings = xray.header["settings"]
     chunks = settings.get("enable_chunked_prefill", True)
-    walk = Walk(xray.trace, needed(xray.header, "max_num_seqs"), chunks, settings)
+    walk = Walk(xray.trace, needed(xray.header, "max_num_seqs"), chunks, settings=settings)
     walk.arrivals |= arrivals_of(xray)
     return Report(xray, walk, longest)
 

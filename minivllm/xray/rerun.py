@@ -52,7 +52,9 @@ class Rerun:
 
     def step(self, step: RecordedStep) -> None:
         """Do a step, after what came before it."""
-        trace, records, made = self.scheduler.trace, step.records, self._ended[step.number]
+        trace = self.scheduler.trace
+        records = step.records
+        made = self._ended[step.number]
         assert trace is not None
         self._hear(step.before)
         if makes_plan(step) or made == step.number:
@@ -91,7 +93,8 @@ class Rerun:
 
     def _hear(self, records: Iterable[Record]) -> None:
         """Do what users did: ask, abort, and reset the prefix cache."""
-        scheduler, forgets = self.scheduler, False
+        scheduler = self.scheduler
+        forgets = False
         for record in records:
             if isinstance(record, RequestAdded):
                 scheduler.add_request(self._requests[record.request_id])
@@ -122,7 +125,8 @@ class Rerun:
                 params = self._requests[record.seq_id].sampling_params
                 params.max_tokens = self._ends[record.seq_id]
         future.set_result(ModelRunnerOutput(dict(tokens)))
-        self.scheduler.update_from_output(*self._queue.pop())
+        plan, output = self._queue.pop()
+        self.scheduler.update_from_output(plan, output)
 
 
 class RecordedQueue(BatchQueue):

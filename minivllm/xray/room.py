@@ -47,7 +47,8 @@ class Room:
 
     def _num_shared(self, request_id: str) -> int:
         """Number of blocks that are cached and in use, with which a request would begin."""
-        most, state = 0, self.state
+        most = 0
+        state = self.state
         for seq_id in state.running if self._caches else ():
             key = request_id, seq_id
             if key not in self._common:
@@ -58,7 +59,8 @@ class Room:
         return most
 
     def _num_common(self, request_id: str, seq_id: str) -> int:
-        sequences, size = self.state.sequences, self.state.block_size
+        sequences = self.state.sequences
+        size = self.state.block_size
         ours, theirs = sequences[request_id].token_ids, sequences[seq_id].token_ids
         most = min(len(ours) - 1, len(theirs)) // size  # the last token is always computed
         for i in range(most):

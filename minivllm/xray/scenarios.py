@@ -13,6 +13,7 @@ from itertools import product
 from math import inf
 from typing import Any
 
+from minivllm.lab.sim.clock import Clock
 from minivllm.lab.sim.result import percentiles
 from minivllm.lab.viz.figures.timeline import compare
 from minivllm.scheduling.policies import POLICIES
@@ -127,10 +128,11 @@ def what_if(xray: XRay, *changes: Mapping[str, Any]) -> WhatIf:
           "in other steps is not known")  # fmt: skip
     cost = fit_cost(xray.trace)
     others = [(_name_of(change), _changed(xray, change)) for change in changes]
-    arrivals, measured = arrivals_of(xray), _walk(xray, xray.trace)
+    arrivals = arrivals_of(xray)
+    measured = _walk(xray, xray.trace)
     cases = [_numbers("measured", measured, arrivals)]
     for name, other in [("the same, simulated", xray), *others]:
-        trace = simulate(other, measured, cost)
+        trace = run_again(other, measured, cost)
         case = _numbers(name, _walk(other, trace), arrivals)
         guesses = [guess(cost, trace)]
         if is_async(other) != is_async(xray):
@@ -154,22 +156,25 @@ def parse_changes(words: Iterable[str]) -> list[dict[str, Any]]:
     return [dict(zip(named, values, strict=True)) for values in product(*named.values())]
 
 
-def simulate(xray: XRay, measured: Walk, cost: StepCost) -> Trace:
+def run_again(xray: XRay, measured: Walk, cost: StepCost) -> Trace:
     """Run our scheduler on a run's arrivals; returns its trace, with simulated times.
 
     Raises:
         ValueError: if a request could never run with these settings.
     """
-    scheduler, requests, times = make_scheduler(xray), requests_of(xray), times_to_schedule(xray)
+    clock = Clock()
+    scheduler = make_scheduler(xray, clock)
+    requests = requests_of(xray)
+    times = times_to_schedule(xray)
     for name, request in requests.items():
         request.arrival_time = times.get(name, request.arrival_time)
-    trace = scheduler.trace
-    assert trace is not None
+    if measured.rows:
+        clock.now = measured.rows[0].start
     kind = OverlappedRun if is_async(xray) else TimedRun
-    run = kind(scheduler, measured, requests.values(), ends_of(xray), cost)
-    trace.clock, trace._start = (lambda: run.now), 0.0
-    run.run()
-    return trace
+    run = kind(scheduler, measured, cost, clock=clock, ends=ends_of(xray))
+    run.run(requests.values())
+    assert scheduler.trace is not None
+    return scheduler.trace
 
 
 def _changed(xray: XRay, change: Mapping[str, Any]) -> XRay:
@@ -224,10 +229,15 @@ def _numbers(name: str, walk: Walk, arrivals: dict[str, float]) -> Case:
     seconds = walk.rows[-1].end - walk.rows[0].start if walk.rows else 0.0
     num_tokens = sum(isinstance(r, Sampled) for r in trace.records)
     return Case(
-        name, trace, _mean(ttft), _p99(ttft), _mean(itl), _p99(itl),
-        num_tokens / seconds if seconds else 0.0,
-        sum(isinstance(r, Preempted) for r in trace.records),
-    )  # fmt: skip
+        name,
+        trace,
+        mean_ttft=_mean(ttft),
+        p99_ttft=_p99(ttft),
+        mean_itl=_mean(itl),
+        p99_itl=_p99(itl),
+        tokens_per_second=num_tokens / seconds if seconds else 0.0,
+        num_preemptions=sum(isinstance(r, Preempted) for r in trace.records),
+    )
 
 
 def _ratio(told: float, measured: float) -> float:

@@ -76,7 +76,8 @@ class TokenTimes:
         """
         seconds = row.seconds
         if not seconds:  # a clock that stands still inside of steps
-            seconds, pause = pause, 0.0
+            seconds = pause
+            pause = 0.0
         for seq_id in self._last:
             gap = self._gaps.setdefault(seq_id, Counter())
             gone = self._gone.get(seq_id)
@@ -92,14 +93,15 @@ class TokenTimes:
             kept.pop(seq_id, None)
 
     def _note(self, seq_id: str, now: float, num_rows: int) -> None:
-        before, gap = self._last.get(seq_id), self._gaps.pop(seq_id, Counter())
+        before = self._last.get(seq_id)
+        gap = self._gaps.pop(seq_id, Counter())
         if before is None:
             self.first[seq_id] = now
         else:
             cause = max(gap, key=lambda name: gap[name], default=BETWEEN)
             if cause.endswith(IN_STEP):
                 self._blamed[len(self.stalls)] = num_rows
-            self.stalls.append(Stall(seq_id, before, now - before, cause))
+            self.stalls.append(Stall(seq_id, before, now - before, cause=cause))
         self._last[seq_id] = now
         self._gone.pop(seq_id, None)
 

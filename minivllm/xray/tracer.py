@@ -61,10 +61,12 @@ class TracingScheduler(Scheduler):
     def add_request(self, request) -> None:
         super().add_request(request)
         with (recorder := self.recorder):
-            name, lora = request.request_id, request.lora_request
-            text, started = self.header["text"], self.header["started"]
+            name = request.request_id
+            lora = request.lora_request
+            text = self.header["text"]
+            started = self.header["started"]
             drift = time.time() - started - recorder.now()
-            recorder.requests[name] = asked_by(request, started, text, drift)
+            recorder.requests[name] = asked_by(request, started, text, drift=drift)
             prompt = request.prompt_token_ids or [0] * request.num_prompt_tokens
             lora_name = None if lora is None else lora.lora_name
             index = self._queue_index(request)
@@ -127,7 +129,8 @@ class TracingScheduler(Scheduler):
         place = len(rows)
         updated = super()._update_request_with_output(request, new_token_ids, is_stale)
         # A block that is cached with a token comes behind it. What goes beyond a stop is cut off.
-        tokens, name = updated[0], request.request_id
+        tokens = updated[0]
+        name = request.request_id
         if len(tokens) == 1:  # in nearly all steps, so without a list
             rows.insert(place, ("Sampled", name, tokens[0]))
         else:
@@ -137,7 +140,8 @@ class TracingScheduler(Scheduler):
     # -- what the hooks say ----------------------------------------------------------------------
 
     def _record_plan(self, output) -> None:
-        recorder, rows = self.recorder, self.recorder.rows
+        recorder = self.recorder
+        rows = self.recorder.rows
         scheduled = output.num_scheduled_tokens
         if self.waiting:
             rows += self._skipped_in_plan(output.total_num_scheduled_tokens)
@@ -148,7 +152,8 @@ class TracingScheduler(Scheduler):
         for new in output.scheduled_new_reqs:  # the second model runner gets resumed ones here, too
             preempted = self.requests[new.req_id].num_preemptions
             kinds[new.req_id] = "resumed" if preempted else "new"
-        requests, kind_of = self.requests, kinds.get
+        requests = self.requests
+        kind_of = kinds.get
         rows += [  # a plan's tokens count as computed now
             (
                 "Scheduled", name, kind_of(name, "running"),
@@ -224,12 +229,11 @@ class AsyncTracingScheduler(TracingScheduler, AsyncScheduler):
 
 def _watch(manager: Any, recorder: Recorder) -> None:
     """Put hooks around the methods of vLLM's block manager that change tables and the cache."""
-    pool, tables = manager.block_pool, manager.req_to_blocks
-    allocate, share, free = (
-        manager.allocate_new_blocks,
-        manager.add_local_computed_blocks,
-        manager.free,
-    )
+    pool = manager.block_pool
+    tables = manager.req_to_blocks
+    allocate = manager.allocate_new_blocks
+    share = manager.add_local_computed_blocks
+    free = manager.free
     cache = pool.cache_full_blocks
 
     def allocate_new_blocks(request_id, *args):  # vLLM names none of them

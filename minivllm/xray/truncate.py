@@ -33,7 +33,8 @@ def _first_kept(path: str, max_bytes: int) -> int:
     with open(path, "rb") as file:
         next(file)
         lines = [(len(line), b'["StepStarted"' in line) for line in file]
-    first, size = len(lines), 0
+    first = len(lines)
+    size = 0
     for index in range(len(lines) - 1, -1, -1):
         num_bytes, begins = lines[index]
         size += num_bytes

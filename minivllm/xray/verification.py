@@ -104,10 +104,10 @@ def verify(xray: XRay) -> Verification:
         theirs, mine = _by_kind([*step.before, *step.records]), _by_kind(trace.records[mark:])
         for kind in (kind.__name__ for kind in _COMPARED):
             if theirs[kind] != mine[kind]:
-                found = Difference(step.number, kind, theirs[kind], mine[kind])
-                return Verification(num_steps, found, xray.trace, trace)
+                found = Difference(step.number, kind, theirs[kind], ours=mine[kind])
+                return Verification(num_steps, found, xray.trace, our_trace=trace)
         num_steps += 1
-    return Verification(num_steps, None, xray.trace, trace)
+    return Verification(num_steps, None, xray.trace, our_trace=trace)
 
 
 def _by_kind(records: Iterable[Record]) -> dict[str, list[tuple]]:

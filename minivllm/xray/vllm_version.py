@@ -76,7 +76,8 @@ def check_needs(scheduler: Any, theirs: type, version: str) -> None:
 def header_of(scheduler: Any, version: str, text: bool) -> dict[str, Any]:
     """The header of a scheduler's X-ray, see ``XRay``."""
     config = scheduler.vllm_config
-    planning, model = config.scheduler_config, config.model_config.model
+    planning = config.scheduler_config
+    model = config.model_config.model
     engine = engine_of(config.parallel_config)
     return {
         "vllm_version": version,

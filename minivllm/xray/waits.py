@@ -1,4 +1,7 @@
-"""Waits and stalls of a recorded run, each with its cause, read off the state at each step."""
+"""Waits and stalls of a recorded run, each with its cause, read off the state at each step.
+
+(notebook 26)
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,10 @@ from minivllm.xray.replay import apply_record, check_record
 from minivllm.xray.room import Room
 from minivllm.xray.stalls import BETWEEN, IN_STEP, STEP, StepRow, TokenTimes
 
-BLOCKS, BUDGET, SEQS, UNKNOWN = "blocks", "budget", "max_num_seqs", "unknown"
+BLOCKS = "blocks"
+BUDGET = "budget"
+SEQS = "max_num_seqs"
+UNKNOWN = "unknown"
 PREEMPTED, RESET = "preempted for blocks", "preempted by a reset of the cache"
 _LONG_SHARE = 0.5  # of the budget, or of a step: a prompt that takes so much is named as the cause
 _FORGET_EVERY = 256  # steps
@@ -86,7 +92,9 @@ class Walk:
         chunks: bool = True,
         settings: Mapping[str, Any] | None = None,
     ):
-        self.trace, self.max_num_seqs, self.chunks = trace, max_num_seqs, chunks
+        self.trace = trace
+        self.max_num_seqs = max_num_seqs
+        self.chunks = chunks
         self.state: State = trace.beginning()
         self.rows: list[StepRow] = []
         self.waits: list[Wait] = []
@@ -96,11 +104,14 @@ class Walk:
         self.num_dropped_tokens = self.num_recomputed_tokens = 0
         self.num_hit_tokens = self.num_asked_tokens = 0
         self._open: dict[str, Wait] = {}
-        self._tokens, self._room = TokenTimes(), Room(self.state, settings or {})
+        self._tokens = TokenTimes()
+        self._room = Room(self.state, settings or {})
         self._reached: dict[str, int] = {}  # tokens computed before a preemption
         self._step: list[Record] = []
         self._skipped: dict[str, str] = {}
-        self._number, self._is_planning, self._has_preempted = -1, False, False
+        self._number = -1
+        self._is_planning = False
+        self._has_preempted = False
         self._now = self._start = self._planned = 0.0
         first = next((r.time for r in trace.records if isinstance(r, StepStarted)), 0.0)
         for request_id in self.state.waiting:  # since when is not known
@@ -110,7 +121,8 @@ class Walk:
         for wait in self._open.values():
             wait.spend(self._now)
         self._tokens.acquit_prompts(self.rows)
-        self.stalls, self.first_tokens = self._tokens.stalls, self._tokens.first
+        self.stalls = self._tokens.stalls
+        self.first_tokens = self._tokens.first
 
     def _read(self, record: Record) -> None:
         check_record(self.state, record)
@@ -121,9 +133,13 @@ class Walk:
                 self.prompts[record.request_id] = len(record.prompt_token_ids)
                 self._wait(record.request_id, record.time, after_preemption=False)
             case StepStarted():
-                self._now, self._start, self._number = record.time, record.time, record.step
-                self._step, self._skipped = [], {}
-                self._is_planning, self._has_preempted = True, False
+                self._now = record.time
+                self._start = record.time
+                self._number = record.step
+                self._step = []
+                self._skipped = {}
+                self._is_planning = True
+                self._has_preempted = False
             case RequestSkipped():
                 self._skip(record)
             case Preempted():
@@ -136,7 +152,8 @@ class Walk:
         self._step.append(record)
         match record:
             case StepPlanned():
-                self._planned, self._is_planning = record.time, False
+                self._planned = record.time
+                self._is_planning = False
                 self._explain()
             case StepEnded():
                 self._end_step(record.time)
@@ -176,7 +193,8 @@ class Walk:
 
     def _count(self, record: Scheduled) -> None:
         """Count prefix hits of a request that begins, and tokens that are computed again."""
-        name, start = record.seq_id, record.num_computed_tokens
+        name = record.seq_id
+        start = record.num_computed_tokens
         if record.kind == "new":
             self.num_asked_tokens += self.state.sequences[name].num_prompt_tokens
             self.num_hit_tokens += start
@@ -246,18 +264,27 @@ class Walk:
 
     def _end_step(self, now: float) -> None:
         """Note the times of the step's tokens, and its numbers."""
-        state, step = self.state, self._step
+        state = self.state
+        step = self._step
         num_tokens = sum(r.num_tokens for r in step if isinstance(r, Scheduled))
         used = self.trace.num_blocks - 1 - len(state.free_queue)
-        times = self._start, self._planned, now
-        sizes = num_tokens, len(state.running), len(state.waiting), used
-        row = StepRow(self._number, *times, *sizes)
+        row = StepRow(
+            self._number,
+            start=self._start,
+            planned=self._planned,
+            end=now,
+            num_tokens=num_tokens,
+            num_running=len(state.running),
+            num_waiting=len(state.waiting),
+            num_used_blocks=used,
+        )
         pause = max(0.0, self._start - self.rows[-1].end) if self.rows else 0.0
         sampled = dict.fromkeys(r.seq_id for r in step if isinstance(r, Sampled))
-        self._tokens.end_step(pause, row, len(self.rows), sampled)
+        self._tokens.end_step(pause, row, len(self.rows), sampled=sampled)
         for seq_id in (r.seq_id for r in step if isinstance(r, Finished)):
             self._tokens.forget(seq_id)
         self.rows.append(row)
-        self._now, self._step = now, []
+        self._now = now
+        self._step = []
         if self._number % _FORGET_EVERY == 0:
             self._room.forget_all_but(state.forget_finished())

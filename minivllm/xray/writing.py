@@ -31,7 +31,8 @@ def write_all(stream: BinaryIO, path: str, max_bytes: int) -> None:
     for batches in _groups(stream):
         for first in range(0, len(batches), _MOST_LINES):
             some = batches[first : first + _MOST_LINES]
-            text = "".join(step_line(*marshal.loads(batch)) for batch in some)
+            parts = (marshal.loads(batch) for batch in some)
+            text = "".join(step_line(step, rows, requests) for step, rows, requests in parts)
             size += _append(path, text)
             if size > max_bytes:
                 drop_oldest(path, max_bytes // 2)

@@ -256,7 +256,7 @@ def test_each_layer_has_the_table_and_the_blocks_that_are_its_own(load, compiled
     whole, made = type(model.model).cos_sin, []
 
     def written(of_layers, turn=lambda tables: tables):
-        """What a step leaves in the cache."""
+        """K and V that a step leaves in the cache."""
         sizes = num_blocks, BLOCK_SIZE, config.num_kv_heads, config.head_dim
         cache = KVCache(config.num_layers, *sizes, torch.float32, CPU)
 

@@ -13,7 +13,9 @@ from helpers import is_alive, make_llm, wait_until
 
 from minivllm import AsyncEngineArgs, AsyncLLM, SamplingParams
 from minivllm.config.parallel import ParallelConfig
+from minivllm.executor import distributed
 from minivllm.executor.exceptions import EngineDeadError
+from minivllm.executor.multiproc import MultiprocExecutor
 
 GREEDY = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
 PROMPTS = [{"prompt_token_ids": list(range(3, 3 + n))} for n in (5, 12, 20)]
@@ -55,6 +57,23 @@ def test_processes_give_one_process_tokens(tiny_qwen2, make, size):
     llm.shutdown()
     llm.shutdown()
     assert not [p for p in executor_of(llm)._processes if p.is_alive()]
+
+
+def test_ranks_tell_the_next_ones_which_products_are_fast_here(make, monkeypatch):
+    monkeypatch.setattr(distributed, "_timings", {})
+    loaded = []
+    call = MultiprocExecutor.collective_rpc
+
+    def noted(self, method, timeout=None, args=(), **kwargs):
+        loaded.extend(dict(arg) for arg in args if method == "load_model")
+        return call(self, method, timeout, args, **kwargs)
+
+    monkeypatch.setattr(MultiprocExecutor, "collective_rpc", noted)
+    make()
+    make()
+    first, second = loaded
+    assert first == {}
+    assert second == distributed._timings != {}
 
 
 def test_ranks_ignore_ctrl_c_and_are_named(make):

@@ -1,6 +1,6 @@
 """The course as a whole: its map, its overview and its teacher's pages say what is there."""
 
-import importlib
+import ast
 import importlib.util
 import json
 import re
@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from minivllm.course.chapters import CHAPTERS, EXERCISES
 from minivllm.exercises import quiz
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
+PACKAGE = Path(__file__).parents[2] / "minivllm"
 _spec = importlib.util.spec_from_file_location("course", NOTEBOOKS / "course.py")
 course = sys.modules["course"] = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(course)
@@ -52,9 +54,50 @@ def test_a_track_leaves_nothing_out_that_its_notebooks_need():
     for track in ("systems", "kernels"):
         numbers = course.TRACKS[track]
         for number in numbers:
-            later = set(course.NEEDS[number]) - set(numbers[: numbers.index(number)])
+            later = set(CHAPTERS[number].needs) - set(numbers[: numbers.index(number)])
             allowed = {"07"} if track == "kernels" else set()  # the roofline looks back at chunks
             assert later <= allowed, (track, number)
+
+
+# -- the chapters' folders -----------------------------------------------------------------------
+
+
+def code_of(path):
+    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    return "\n".join("".join(c["source"]) for c in cells if c["cell_type"] == "code")
+
+
+def test_each_lecture_has_a_folder():
+    assert sorted(CHAPTERS) == sorted(it.number for it in LECTURES)
+
+
+def test_a_folder_names_its_labs_and_figures(lecture):
+    """In ``__init__.py``; a figure that two notebooks draw belongs to ``lab/viz``."""
+    chapter, folder = CHAPTERS[lecture.number], PACKAGE / f"course/ch{lecture.number}"
+    homes = {lab.stub.__module__.rpartition(".")[2] for lab in chapter.labs}
+    assert homes == {path.stem for path in folder.glob("lab_*.py")}
+    texts = {it.number: code_of(it.path) for it in LECTURES}
+    for figure in chapter.figures:
+        assert figure.__module__.startswith(f"minivllm.course.ch{lecture.number}.figures.")
+        drawn = re.compile(rf"\b{figure.__name__}\(")
+        assert [n for n, text in texts.items() if drawn.search(text)] == [lecture.number]
+
+
+def test_a_module_names_the_notebooks_that_list_it():
+    """The head of each engine module ends with them: "(notebook 05)"."""
+    listed, named = {}, {}
+    for it in LECTURES:
+        for file in re.findall(r'"# minivllm/([\w/]+\.py)\\n"', it.path.read_text("utf-8")):
+            if not file.startswith(("lab/", "course/")) and it.number not in listed.get(file, []):
+                listed.setdefault(file, []).append(it.number)
+    for path in PACKAGE.rglob("*.py"):
+        file = path.relative_to(PACKAGE).as_posix()
+        head = ast.get_docstring(ast.parse(path.read_text("utf-8"))) or ""
+        note = re.search(r"\(notebooks? (\w+(?:, \w+)*)\)", head)
+        if note and not file.startswith(("lab/", "course/")):
+            named[file] = note[1].split(", ")
+    assert len(listed) > 30
+    assert named == listed
 
 
 # -- the teacher's pages -------------------------------------------------------------------------
@@ -84,7 +127,7 @@ def test_a_lecture_takes_45_minutes(lecture):
 def test_the_exit_ticket_can_be_solved(lecture, capsys):
     ticket = re.search(r"## Exit ticket\n\n`ch(\w+)\.(\w+)\(seed=(\d+)\)`", page_of(lecture))
     assert ticket[1] == lecture.number
-    chapter = importlib.import_module(f"minivllm.course.ch{ticket[1]}.exercises")
+    chapter = EXERCISES[ticket[1]]
     exercise = getattr(chapter, ticket[2])(seed=int(ticket[3]))
     exercise.grade(exercise.solve())
     assert capsys.readouterr().out.startswith("right: ")

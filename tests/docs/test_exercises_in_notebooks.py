@@ -11,7 +11,7 @@ import pytest
 from exercise_kinds import KINDS
 
 from minivllm.course.asking.exercise import effort
-from minivllm.course.grading.milestones import MILESTONES
+from minivllm.course.labs import MILESTONES
 from minivllm.exercises import labs
 
 ALL = sorted((Path(__file__).parents[2] / "notebooks").glob("*.ipynb"))

@@ -51,7 +51,7 @@ def test_nothing_live_is_committed(path):
 
 
 def test_its_chapter_has_a_mark(path, pytestconfig):
-    """``pytest -m chapter05`` runs what belongs to notebook 05; pyproject.toml lists the marks."""
+    """``pytest -m chapter05`` runs what belongs to notebook 05."""
     marks = [line.partition(":")[0] for line in pytestconfig.getini("markers")]
     assert f"chapter{path.stem[:2]}" in marks
 

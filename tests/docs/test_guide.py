@@ -75,7 +75,7 @@ def test_the_map_has_every_file_and_class_of_ours():
 
 
 def left_out(cell: str) -> set[str]:
-    """What a cell lists as left out, each as a file would be called: ``structured_outputs``.
+    """Items that a cell leaves out, each as a file would be called: ``structured_outputs``.
 
     "LoRA adapters" and "speculative settings" are LoRA and speculative.
     """

@@ -4,16 +4,10 @@
 """
 
 import ast
-import importlib.util
-import sys
-from pathlib import Path
 
+import plain_speech as speech
 import pytest
-
-SCRIPT = Path(__file__).parents[2] / ".ci" / "plain_speech.py"
-_spec = importlib.util.spec_from_file_location("plain_speech", SCRIPT)
-speech = sys.modules["plain_speech"] = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(speech)
+import shelves
 
 # Per 1,000 lines. A pair that belongs together may share a line; where an order is known to all,
 # as that of a kernel's pointers, it needs no names.
@@ -34,8 +28,8 @@ def test_a_shelf_speaks_plainly(shelf, kind):
 
 
 def test_the_long_methods_of_the_evening_assign_one_thing_a_line():
-    assert len(speech.evening()) > 5
-    found = speech.places(speech.evening(), speech.of_long_methods)
+    assert len(shelves.evening_files()) > 5
+    found = speech.places(shelves.evening_files(), speech.of_long_methods)
     assert not found, told(found)
 
 

@@ -1,7 +1,7 @@
 """Everything mixed for a while: each greedy answer is the offline engine's, and nothing grows.
 
-With ``--hypothesis-profile=nightly`` ten times as long and as many: 1,000 streams at once, and ten
-minutes of everything.
+With ``--hypothesis-profile=nightly`` longer and more: 1,000 streams at once, and ten minutes of
+everything.
 """
 
 import asyncio
@@ -19,6 +19,7 @@ import pytest
 from helpers import examples
 from http_recordings import events_of, together
 from http_server import serving
+from hypothesis import settings
 
 from minivllm import LLM, BeamSearchParams, SamplingParams
 from minivllm.engine.output_collector import RequestOutputCollector
@@ -135,7 +136,7 @@ def offline():
 
 def test_a_soak_of_everything(server):
     texts, beams = offline()
-    seconds, rng = examples(60).max_examples, random.Random(2)
+    seconds, rng = 20 if settings.default.max_examples <= 100 else 600, random.Random(2)
     began = time.monotonic()
     names = ("whole", "stream", "searched", "structured", "drawn", "refused", "left", "watched",
              "asked")  # fmt: skip
@@ -194,7 +195,7 @@ def test_a_soak_of_everything(server):
     memory = []
 
     async def worker(client):
-        while (now := time.monotonic() - began) < seconds:
+        while (now := time.monotonic() - began) < seconds or min(counts.values()) == 0:
             if now > seconds / 2 and not memory:
                 memory.append(resident())
             kind = rng.choice((whole, stream, searched, structured, drawn, refused, left, watched,
@@ -218,6 +219,5 @@ def test_a_soak_of_everything(server):
     time.sleep(0.2)
     assert now()[0] <= before[0], threading.enumerate()
     assert now()[1] <= before[1] + 5
-    assert min(counts.values()) > 0, counts
     assert resident() - memory[0] < 32 * 2**20, memory
     assert not server.engine.engine_core.trace.records

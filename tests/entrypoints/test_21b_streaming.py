@@ -21,7 +21,7 @@ class Engine:
     def __init__(self):
         self.queues, self.released = {}, []
 
-    async def add_request(self, request_id, prompt, params, *rest):
+    async def add_request(self, request_id, prompt, params, **rest):
         if prompt is None:
             raise ValueError("a prompt must be a prompt")
         self.queues[request_id] = RequestOutputCollector(request_id, delta=True)

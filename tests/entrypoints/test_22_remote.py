@@ -39,9 +39,9 @@ def test_a_chat_remembers(server):
     sent = []
     original = server.engine.add_request
 
-    def listen(request_id, prompt, *args):
+    def listen(request_id, prompt, *args, **options):
         sent.append(prompt)
-        return original(request_id, prompt, *args)
+        return original(request_id, prompt, *args, **options)
 
     server.engine.add_request = listen
     try:

@@ -9,6 +9,7 @@ import copy
 import json
 import os
 from dataclasses import fields
+from functools import cache
 
 import pytest
 from hostile import HOSTILE, HOSTILE_JSON, STRINGS, names
@@ -289,6 +290,8 @@ def test_commands(tiny_chat, monkeypatch, command, options):
 
     monkeypatch.setattr("minivllm.models.hub._hub", lambda: ("the hub", offline))
     monkeypatch.setattr("minivllm.models.hub.embedded_model_path", lambda: tiny_chat)
+    # A model is loaded once, and not for each word of the other options.
+    monkeypatch.setattr("minivllm.entrypoints.terminal.LLM", cache(LLM))
     monkeypatch.setattr("minivllm.lab.contiguous.manager.print", lambda *a: None, raising=False)
     which, arguments = command
     for option in options:

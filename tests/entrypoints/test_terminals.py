@@ -32,7 +32,7 @@ def fail(*args, **options):
 
 
 class Model:
-    def __init__(self, *args):
+    def __init__(self, *args, **options):
         pass
 
     def chat(self, conversation):

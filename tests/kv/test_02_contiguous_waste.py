@@ -15,7 +15,8 @@ from minivllm.lab.contiguous.manager import (
     SlotUsage,
 )
 from minivllm.lab.contiguous.slab_pool import BuddyPool, FirstFitPool, next_power_of_2
-from minivllm.lab.sim.loop import fake_execute, make_scheduler, run_steps
+from minivllm.lab.sim.loop import fake_execute, run_steps
+from minivllm.lab.sim.make import make_scheduler
 from minivllm.lab.sim.waste import NUM_SLOTS, PAPER, measure_waste
 from minivllm.request import Request
 from minivllm.sampling_params import SamplingParams

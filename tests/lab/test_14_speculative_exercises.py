@@ -124,7 +124,7 @@ def test_a_proposer_that_guesses_at_random_is_told_its_waste(capsys):
 
 def test_the_proposer_is_a_milestone_of_notebook_14(tmp_path, monkeypatch):
     monkeypatch.setenv("MINIVLLM_CACHE_ROOT", str(tmp_path))
-    assert milestones.MILESTONES["propose"] == "14"
+    assert labs.MILESTONES["propose"] == "14"
 
     def my_propose(token_ids, k):
         return labs.propose.solution(token_ids, k)

@@ -11,7 +11,8 @@ from test_viz_figures import chunked
 
 from minivllm import LLM, SamplingParams
 from minivllm.kv.manager import KVCacheManager
-from minivllm.lab.sim.loop import fake_execute, make_scheduler
+from minivllm.lab.sim.loop import fake_execute
+from minivllm.lab.sim.make import make_scheduler
 from minivllm.request import Request
 from minivllm.scheduling.batch_queue import BatchQueue
 from minivllm.trace import Trace

@@ -92,7 +92,8 @@ def test_what_a_hang_up_frees_is_what_the_engine_frees():
     """The same world, run: A and B begin together, one is aborted, C comes in."""
     from minivllm.course.asking.requests import make_request
     from minivllm.kv.manager import KVCacheManager
-    from minivllm.lab.sim.loop import make_scheduler, run_step
+    from minivllm.lab.sim.loop import run_step
+    from minivllm.lab.sim.make import make_scheduler
     from minivllm.request import RequestStatus
 
     for seed in range(20):

@@ -95,6 +95,7 @@ def test_a_strict_run_without_the_model_compares_what_does_not_need_it(tmp_path)
     save(tmp_path / "other.ipynb", ("print(0)", "an answer of the model\n", ["needs-real"]))
     for name in ("conftest.py", "needs_real.py"):
         shutil.copy(NOTEBOOKS / name, tmp_path)
+    shutil.copy(Path(__file__).parents[1] / "chapter_marks.py", tmp_path)
     command = [sys.executable, "-m", "pytest", "--nbval", "--nbval-current-env", "-rA", "-q"]
     environment = os.environ | {"MINIVLLM_CACHE_ROOT": str(tmp_path / "nothing")}
     done = subprocess.run(

@@ -53,7 +53,7 @@ def test_a_readers_function_is_counted(lab, capsys):
     labs.progress()
     printed = capsys.readouterr().out
     assert printed.count("passed 2") == 1
-    assert printed.endswith(f"1 of {len(milestones.MILESTONES)}\n")
+    assert printed.endswith(f"1 of {len(labs.MILESTONES)}\n")
 
 
 @pytest.mark.slow

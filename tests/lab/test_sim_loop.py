@@ -5,14 +5,9 @@ import pytest
 from minivllm.course.grading.run import Fault, run
 from minivllm.course.grading.scenarios import scenarios
 from minivllm.kv.manager import KVCacheManager
-from minivllm.lab.sim.loop import (
-    Arrivals,
-    TooManySteps,
-    fake_execute,
-    make_scheduler,
-    run_step,
-    run_steps,
-)
+from minivllm.lab.sim.clock import Clock
+from minivllm.lab.sim.loop import Arrivals, TooManySteps, fake_execute, run_step, run_steps
+from minivllm.lab.sim.make import make_scheduler
 from minivllm.request import Request
 from minivllm.sampling_params import SamplingParams
 
@@ -43,10 +38,28 @@ def test_steps_are_the_clock_unless_there_is_another():
     batches = [list(s.sampled) for s in run_steps(scheduler(), requests)]
     assert batches == [["a"], ["a"], [], ["b"], ["b"]]
     requests = [request("a"), request("b", 3)]
-    times = iter((0.0, 3.5, 4.0, 5.0))
-    steps = list(run_steps(scheduler(), requests, now=lambda: next(times)))
+    seconds, clock = iter((3.5, 0.5, 1.0)), Clock()
+
+    def execute(scheduler, plan):
+        clock.now += next(seconds)
+        return fake_execute(scheduler, plan)
+
+    steps = list(run_steps(scheduler(), requests, execute, clock))
     assert [list(s.sampled) for s in steps] == [["a"], ["a", "b"], ["b"]]
     assert [[seq.seq_id for seq in s.updated] for s in steps] == [["a"], ["a", "b"], ["b"]]
+
+
+def test_an_idle_engine_waits_for_the_next_request():
+    """The clock is set to its arrival: there is no step in which nothing is computed."""
+    clock, begins = Clock(), []
+
+    def execute(scheduler, plan):
+        begins.append((clock.now, *plan.num_scheduled_tokens))
+        clock.now += 1.0
+        return fake_execute(scheduler, plan)
+
+    list(run_steps(scheduler(), [request("a"), request("b", 30.5)], execute, clock))
+    assert begins == [(0.0, "a"), (1.0, "a"), (30.5, "b"), (31.5, "b")]
 
 
 def test_a_step_takes_the_place_of_the_model():

@@ -11,7 +11,8 @@ from jsonschema import Draft202012Validator
 from test_20_figures import exchanged
 
 from minivllm.kv.manager import KVCacheManager
-from minivllm.lab.sim.loop import make_scheduler, run_steps
+from minivllm.lab.sim.loop import run_steps
+from minivllm.lab.sim.make import make_scheduler
 from minivllm.request import Request, RequestStatus
 from minivllm.sampling_params import SamplingParams
 from minivllm.trace import Trace

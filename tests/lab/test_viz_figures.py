@@ -16,7 +16,8 @@ from minivllm.course.ch07.figures.pareto import frontier
 from minivllm.kv.manager import KVCacheManager
 from minivllm.kv.prefix_cache import hash_block_tokens
 from minivllm.lab.contiguous.manager import SlotUsage
-from minivllm.lab.sim.loop import fake_execute, make_scheduler, run_step, run_steps
+from minivllm.lab.sim.loop import fake_execute, run_step, run_steps
+from minivllm.lab.sim.make import make_scheduler
 from minivllm.lab.sim.run import simulate
 from minivllm.lab.sim.waste import PAPER, WasteRow
 from minivllm.lab.sim.workloads import alpaca_like

@@ -16,7 +16,8 @@ import pytest
 from traced_runs import cached, chunked, crowd, preempting, sampled, sharing, single
 
 from minivllm.kv.manager import KVCacheManager
-from minivllm.lab.sim.loop import make_scheduler, run_step, run_steps
+from minivllm.lab.sim.loop import run_step, run_steps
+from minivllm.lab.sim.make import make_scheduler
 from minivllm.lab.viz.draw.wording import block_list, listing
 from minivllm.lab.viz.model.frames import frames
 from minivllm.outputs import CompletionOutput, RequestOutput
@@ -256,7 +257,7 @@ def test_every_kind_of_record_has_its_words():
                "lora_int_id": 1, "lora_name": "sql", "slot": 0,
                "draft_token_ids": (5, 6), "num_accepted": 1,
                "rank": 1, "plan": 0, "start": 0.0, "end": 1.0,
-               "group": "tp", "op": "all_reduce", "num_bytes": 8}  # fmt: skip
+               "group": 0, "op": "all_reduce", "num_bytes": 8}  # fmt: skip
     decode = (Scheduled, "a", "running", 12, 1, True)
     silent = tell((prompt("a", 1, 2, 3), []), ([decode], []), decode=str)
     before = {
@@ -265,7 +266,10 @@ def test_every_kind_of_record_has_its_words():
     }
     for kind in kinds - silent_kinds:
         names = [field.name for field in dataclasses.fields(kind)][1:]
-        known = {"request_id": "a"} if kind is records.RequestSkipped else {}
+        known = {
+            records.RequestSkipped: {"request_id": "a"},
+            records.Communicated: {"group": "tp"},  # ranks'; a block's is a number
+        }.get(kind, {})
         record = (kind, *((samples | known)[name] for name in names))
         told = tell(
             (prompt("a", 1, 2, 3), before.get(kind, [])), ([record, decode], []), decode=str

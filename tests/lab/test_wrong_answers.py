@@ -3,24 +3,24 @@
 import inspect
 import math
 import sys
-from pathlib import Path
 
 import pytest
 from exercise_kinds import KINDS
 
 from minivllm.course.asking.answers import NotYet
 from minivllm.course.asking.function_exercise import FunctionExercise
-from minivllm.course.grading.milestones import MILESTONES
+from minivllm.course.asking.texts import read_toml
+from minivllm.course.chapters import CHAPTERS, EXERCISES
+from minivllm.course.labs import MILESTONES
 from minivllm.exercises import labs
 from minivllm.scheduling.policies import FCFSPolicy, SchedulingPolicy
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
-
-TEXT = (Path(__file__).parents[1] / "data/wrong_answers.toml").read_text(encoding="utf-8")
-BANK = [(name, *row) for name, rows in tomllib.loads(TEXT).items() for row in rows]
+BANK = [
+    (name if name.startswith("labs.") else f"ch{number}.{name}", number, *row)
+    for number in CHAPTERS
+    for name, rows in read_toml(f"ch{number}/wrong_answers.toml").items()
+    for row in rows
+]
 LABS = {f"labs.{name}" for name in MILESTONES} - {"labs.mini_engine"}
 
 
@@ -28,7 +28,7 @@ def norm(x):
     return (x**2).sum(-1, keepdims=True) ** 0.5
 
 
-def read(answer, lab=None):
+def read(answer, exercises=None, lab=None):
     """Value of an answer, which is a line of Python."""
 
     def spoilt(right, wrong):
@@ -39,22 +39,22 @@ def read(answer, lab=None):
         return names[lab.solution.__name__]
 
     names = {"SchedulingPolicy": SchedulingPolicy, "FCFSPolicy": FCFSPolicy, "math": math}
-    return eval(answer, {**names, "norm": norm, "spoilt": spoilt})
+    return eval(answer, {**names, "norm": norm, "spoilt": spoilt, "exercises": exercises})
 
 
-@pytest.mark.parametrize(("name", "seed", "answer", "reason"), BANK)
+@pytest.mark.parametrize(("name", "number", "seed", "answer", "reason"), BANK)
 def test_a_wrong_answer_is_told_the_reason(
-    name, seed, answer, reason, capsys, tmp_path, monkeypatch
+    name, number, seed, answer, reason, capsys, tmp_path, monkeypatch
 ):
     """The words are in the first verdict: nothing has to be missed twice to learn why."""
     if name in KINDS:
         with pytest.raises(NotYet) as caught:
-            KINDS[name](seed).check(read(answer))
+            KINDS[name](seed).check(read(answer, EXERCISES[number]))
         verdict = str(caught.value)
     else:
         monkeypatch.setenv("MINIVLLM_CACHE_ROOT", str(tmp_path))
         lab = getattr(labs, name.removeprefix("labs."))
-        lab.grade(read(answer, lab), seed)
+        lab.grade(read(answer, EXERCISES[number], lab), seed)
         verdict = capsys.readouterr().out
         assert "FAILED" in verdict or verdict.startswith("not yet: ")
     assert reason in verdict

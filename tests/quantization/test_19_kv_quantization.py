@@ -500,17 +500,23 @@ def test_an_unknown_dtype_is_refused():
 # -- what it knows -----------------------------------------------------------------------------
 
 
+@pytest.fixture(scope="module")
+def cases():
+    """A part of the suites; all of them by ``minivllm.lab.training.evaluate``."""
+    return [case for some in all_suites("test", 4).values() for case in some[:4]]
+
+
+def num_right(cases, name) -> int:
+    found = answers(LLM(kv_cache_dtype=name), cases)
+    return sum(is_right(case, answer) for case, answer in zip(cases, found, strict=True))
+
+
+@pytest.fixture(scope="module")
+def num_right_in_floats(cases):
+    return num_right(cases, "auto")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["fp8", "int8_per_token_head"])  # e5m2 loses more: 405 of 429
-def test_the_embedded_model_knows_as_much(name):
-    """A part of its suites; all of them by ``minivllm.lab.training.evaluate``."""
-    suites = all_suites("test", 4)
-    cases = [case for some in suites.values() for case in some[:4]]
-    right = [
-        sum(
-            is_right(case, answer)
-            for case, answer in zip(cases, answers(LLM(kv_cache_dtype=n), cases), strict=True)
-        )
-        for n in ("auto", name)
-    ]
-    assert right[1] >= right[0] - 1
+def test_the_embedded_model_knows_as_much(cases, num_right_in_floats, name):
+    assert num_right(cases, name) >= num_right_in_floats - 1

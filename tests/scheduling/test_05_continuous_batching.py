@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from minivllm.lab.sim.loop import runner_output
 from minivllm.lab.sim.recordings import GOLDEN, LORA_GOLDEN, POOLING_GOLDEN, load_recording
-from minivllm.request import Request, RequestStatus
+from minivllm.request import FINISH_REASONS, Request, RequestStatus
 from minivllm.sampling_params import SamplingParams
 from minivllm.scheduling.policies import SchedulingPolicy, make_policy
 from minivllm.sim import replay
@@ -285,3 +285,24 @@ def test_what_ends_a_sequence_and_in_which_order(token, params, reason):
         else None
     )
     assert finished == reason
+
+
+def test_each_status_that_ends_a_sequence_has_a_reason():
+    ends = [status for status in RequestStatus if status.is_finished]
+    assert list(FINISH_REASONS) == ends
+    assert [status.finish_reason for status in ends] == list(FINISH_REASONS.values())
+    assert RequestStatus(3) is RequestStatus.FINISHED_STOPPED
+    assert not any(s.finish_reason for s in RequestStatus if not s.is_finished)
+
+
+def test_after_a_reset_the_ids_of_those_that_are_left_are_in_use():
+    scheduler = make_scheduler()
+    scheduler.add_request(request("a", 3, n=2))
+    scheduler.add_request(request("b", 3))
+    scheduler.finish_requests(["b"], RequestStatus.FINISHED_ABORTED)
+    scheduler.schedule()
+    scheduler.reset()
+    for taken in ("a", "a/1"):
+        with pytest.raises(ValueError, match="is in use"):
+            scheduler.check_request(request(taken, 3))
+    scheduler.check_request(request("b", 3))

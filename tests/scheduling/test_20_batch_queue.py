@@ -9,7 +9,7 @@ import pytest
 from helpers import assert_same_free_queue, make_scheduler, request
 
 from minivllm.kv.manager import KVCacheManager
-from minivllm.lab.sim import loop
+from minivllm.lab.sim import loop, make
 from minivllm.lab.sim.loop import fake_execute
 from minivllm.lab.sim.recordings import PIPELINE_GOLDEN, load_recording
 from minivllm.lab.sim.replay import replay
@@ -158,7 +158,7 @@ def tokens(seed, size, mode, trace=None):
     rng = random.Random(seed)
     requests, aborts = workload(rng)
     manager = KVCacheManager(14, 4, num_host_blocks=20, trace=trace)
-    scheduler = loop.make_scheduler(
+    scheduler = make.make_scheduler(
         manager, trace, max_num_batched_tokens=rng.choice([12, 24]), max_num_seqs=6,
         max_model_len=40, preemption_mode=mode, policy=rng.choice(["fcfs", "priority"]),
     )  # fmt: skip

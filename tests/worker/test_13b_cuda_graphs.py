@@ -18,7 +18,7 @@ from minivllm.attention.metadata import AttentionMetadata
 from minivllm.exercises import ch13b
 from minivllm.sim import launch_each, launch_graph
 from minivllm.worker.cuda_graph_runner import CUDAGraphRunner, capture_sizes
-from minivllm.worker.model_input import GroupInput, ModelInput
+from minivllm.worker.model_input import ModelInput
 
 pytestmark = pytest.mark.slow
 
@@ -129,16 +129,16 @@ def test_what_is_replayed_and_what_is_not():
     graphs = CUDAGraphRunner(lambda ids, *_: ids[:, None], [2, 8], 16, 4, CPU, CallsAgain())
     for n, padded in ((1, 2), (2, 2), (3, 8), (8, 8), (9, 9)):
         ones = [1] * n
-        groups = [GroupInput([7] * n, [[7, 7]] * n), GroupInput([7] * n, [[8, 8]] * n)]
-        batch = ModelInput([7] * n, [7] * n, list(ones), [7] * n, groups)
+        slots, tables = [[7] * n, [7] * n], [[[7, 7]] * n, [[8, 8]] * n]
+        batch = ModelInput([7] * n, [7] * n, list(ones), [7] * n, slots, tables)
         batch.pad(graphs.size_for(batch.query_lens))
         assert batch.token_ids == batch.positions == [7] * n + [0] * (padded - n)
         assert batch.query_lens == [1] * padded
         assert batch.seq_lens == [7] * n + [1] * (padded - n)
-        for group in groups:
-            assert group.slots == batch.token_ids
-            assert len(group.block_tables) == padded
-            assert group.block_tables[n:] == [[0]] * (padded - n)
+        assert batch.slots == [batch.token_ids] * 2
+        for group in batch.block_tables:
+            assert len(group) == padded
+            assert group[n:] == [[0]] * (padded - n)
     assert graphs.size_for([1, 2]) == 2, "a chunk is not filled up"
     assert graphs.has([decodes(2)])
     assert not graphs.has([decodes(9)])

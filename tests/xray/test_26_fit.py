@@ -7,7 +7,8 @@ import pytest
 from check_what_if import BASE, CHANGES, KINDS, runs_of, workload
 
 from minivllm.kv.manager import KVCacheManager
-from minivllm.lab.sim.loop import Arrivals, fake_execute, make_scheduler, run_step
+from minivllm.lab.sim.loop import Arrivals, fake_execute, run_step
+from minivllm.lab.sim.make import make_scheduler
 from minivllm.request import Request
 from minivllm.sampling_params import SamplingParams
 from minivllm.trace import Trace

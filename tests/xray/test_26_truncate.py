@@ -14,7 +14,8 @@ import pytest
 from hypothesis import settings
 
 from minivllm.kv.manager import KVCacheManager
-from minivllm.lab.sim.loop import fake_execute, make_scheduler
+from minivllm.lab.sim.loop import fake_execute
+from minivllm.lab.sim.make import make_scheduler
 from minivllm.request import Request, RequestStatus
 from minivllm.sampling_params import SamplingParams
 from minivllm.scheduling.batch_queue import BatchQueue

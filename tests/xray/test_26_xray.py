@@ -13,7 +13,8 @@ from typer.testing import CliRunner
 
 from minivllm.cli import app
 from minivllm.kv.manager import KVCacheManager
-from minivllm.lab.sim.loop import fake_execute, make_scheduler, run_steps
+from minivllm.lab.sim.loop import fake_execute, run_steps
+from minivllm.lab.sim.make import make_scheduler
 from minivllm.request import Request
 from minivllm.sampling_params import SamplingParams
 from minivllm.trace import Trace

@@ -8,15 +8,19 @@ import pytest
 
 from minivllm.trace import Trace, records
 from minivllm.trace.records import (
+    BlockCopied,
     BlocksAllocated,
     BlocksCached,
     BlocksFreed,
     Finished,
+    Forked,
     Record,
     RequestAdded,
     Sampled,
     Scheduled,
     StepEnded,
+    SwappedIn,
+    SwappedOut,
     Verified,
 )
 from minivllm.trace.state import State
@@ -166,3 +170,89 @@ def test_a_state_does_not_look_through_requests_that_are_over():
             assert len(state._busy) <= 2
     assert state.num_free_blocks == 8
     assert len(state.sequences) == 300
+
+
+# -- KV cache groups ----------------------------------------------------------------------------
+
+OF_BLOCKS = [  # as older files have them: without a group
+    ("BlocksAllocated", "a", [1, 2]),
+    ("BlocksShared", "a", [1]),
+    ("BlocksCached", "a", [1], ["00"]),
+    ("BlockForgotten", 1),
+    ("BlockCopied", "a", 1, 2),
+    ("BlocksFreed", "a", [1, 2]),
+    ("SwappedOut", "a", [1]),
+    ("SwappedIn", "a", [2]),
+]
+
+
+@pytest.mark.parametrize("row", OF_BLOCKS, ids=lambda row: row[0])
+def test_a_record_of_blocks_ends_with_its_group_and_older_rows_lack_it(row, tmp_path):
+    lines = [step_line(0, [row, (*row, 0), (*row, 3)], {})]
+    old, new, other = load_xray(written(tmp_path / "x.jsonl", *lines)).trace.records
+    assert old == new != other
+    assert (old.group, other.group) == (0, 3)
+    assert row_of(other)[-1] == 3
+    assert fields(type(old))[-1].name == "group"
+
+
+@pytest.mark.parametrize("group", [-1, 1000, 1.0, "0", None])
+def test_a_group_is_a_small_number(group, tmp_path):
+    lines = [step_line(0, [("BlocksAllocated", "a", [1], group)], {})] * 2
+    with pytest.raises(ValueError, match=r"BlocksAllocated\.group must be a KV cache group, 0 to"):
+        load_xray(written(tmp_path / "x.jsonl", *lines))
+
+
+def two_groups():
+    """Trace of a sequence whose layers have two tables, forked, swapped out and in, and freed."""
+    trace = Trace(9, 2, 8)
+    trace.record(RequestAdded, "a", (1, 2, 3), 0)
+    steps = (
+        [(BlocksAllocated, "a", (1, 2)), (BlocksAllocated, "a", (3,), 1),
+         (BlocksCached, "a", (3,), (b"x",), 1), (Scheduled, "a", "new", 0, 3, True)],
+        [(Forked, "a", "a/1"), (BlockCopied, "a/1", 3, 4, 1), (BlocksAllocated, "a", (5,), 2)],
+        [(BlocksFreed, "a", (1, 2)), (BlocksFreed, "a", (3,), 1), (SwappedOut, "a", (1,)),
+         (SwappedOut, "a", (2,), 1)],
+        [(SwappedIn, "a", (6,)), (SwappedIn, "a", (7,), 1)],
+    )  # fmt: skip
+    for kinds in steps:
+        trace.start_step()
+        for record in kinds:
+            trace.record(*record)
+        trace.plan_step()
+        trace.end_step()
+    return trace
+
+
+def test_a_state_has_a_table_for_each_group():
+    trace = two_groups()
+    tables = [trace.state_at(step).sequences["a"].tables for step in range(4)]
+    assert tables == [[[1, 2], [3]], [[1, 2], [3], [5]], [[], [], [5]], [[6], [7], [5]]]
+    state = trace.state_at(1)
+    assert state.sequences["a/1"].tables == [[1, 2], [4]]
+    assert state.sequences["a/1"].block_ids == [1, 2]
+    assert state.ref_counts == {1: 2, 2: 2, 3: 1, 4: 1, 5: 1}
+    assert state.contents[3].logical == 0
+    out, back = trace.state_at(2), trace.state_at(3)
+    assert (out.swapped, out.sequences["a"].num_preemptions) == (["a"], 1)
+    assert (back.swapped, back.sequences["a"].status) == ([], "running")
+    assert not {4, 5, 6, 7} & back.free_queue.keys()
+
+
+def test_a_state_with_groups_is_written_and_older_ones_are_read(tmp_path):
+    trace = two_groups()
+    trace.forget_before(2)
+    lines = [beginning_line(trace.beginning(), {"a": {}}), step_line(2, [], {})]
+    again = load_xray(written(tmp_path / "x.jsonl", *lines)).trace
+    assert again.beginning() == trace.beginning()
+    old = Trace(9, 2, 8)
+    old.record(RequestAdded, "a", (1, 2, 3), 0)
+    old.record(BlocksAllocated, "a", (1, 2))
+    old.start_step()
+    old.forget_before(0)
+    state = json.loads(beginning_line(old.state_at(-1), {}))
+    for values in state["beginning"]["sequences"]:
+        del values[-1]  # older files have no further tables
+    lines = [json.dumps(state) + "\n", step_line(0, [], {})]
+    seq = load_xray(written(tmp_path / "y.jsonl", *lines)).trace.beginning().sequences["a"]
+    assert seq.tables == [[1, 2]]

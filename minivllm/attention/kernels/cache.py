@@ -29,9 +29,16 @@ def write_slots(
     key, value = key.flatten(1), value.flatten(1)  # rows may lie apart, as in a fused projection
     row_size = key.shape[1]
     _write_slots_kernel[(len(key),)](
-        key, value, key_cache, value_cache, slot_mapping, key.stride(0), value.stride(0),
-        ROW_SIZE=row_size, TILE_SIZE=triton.next_power_of_2(row_size),
-    )  # fmt: skip
+        key,
+        value,
+        key_cache,
+        value_cache=value_cache,
+        slot_mapping=slot_mapping,
+        key_stride=key.stride(0),
+        value_stride=value.stride(0),
+        ROW_SIZE=row_size,
+        TILE_SIZE=triton.next_power_of_2(row_size),
+    )
 
 
 @triton.jit

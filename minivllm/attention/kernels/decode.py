@@ -4,6 +4,7 @@ One program per sequence and KV head. Its rows are the query heads of the group,
 each V is read once for all of them: a decode is limited by memory, and so reads less of it.
 (vLLM 0.6.6's CUDA kernels: paged_attention_v1, csrc/attention/attention_kernels.cuh, one thread
 block per *query* head)
+(notebook 10)
 """
 
 from __future__ import annotations
@@ -29,9 +30,18 @@ def paged_decode_torch(
             row_at = torch.full((len(rows),), seq_len - 1)
             begin = max(0, seq_len - window)
             output[seq, kv_head], _ = attend_range_torch(
-                rows, row_at, key_cache, value_cache, block_table[seq], kv_head, begin, seq_len,
-                window, scale, tile,
-            )  # fmt: skip
+                rows,
+                row_at,
+                key_cache,
+                value_cache=value_cache,
+                table=block_table[seq],
+                kv_head=kv_head,
+                begin=begin,
+                end=seq_len,
+                window=window,
+                scale=scale,
+                tile=tile,
+            )
     return output.flatten(1, 2)
 
 
@@ -61,9 +71,17 @@ def paged_decode(
     output = torch.empty_like(query)
     shape = launch_decode(query, key_cache)
     _paged_decode_kernel[(len(query), shape["KV_HEADS"])](
-        output, query, key_cache, value_cache, block_table, seq_lens, block_table.stride(0),
-        window, scale, **shape,
-    )  # fmt: skip
+        output,
+        query,
+        key_cache,
+        value_cache=value_cache,
+        block_table=block_table,
+        seq_lens=seq_lens,
+        table_stride=block_table.stride(0),
+        window=window,
+        scale=scale,
+        **shape,
+    )
     return output
 
 
@@ -77,16 +95,37 @@ def _paged_decode_kernel(
     seq, kv_head = tl.program_id(0), tl.program_id(1)
     seq_len = tl.load(seq_lens + seq)
     q, offset, inside = load_group(
-        query, seq, kv_head, KV_HEADS, HEAD_DIM, GROUP, BLOCK_M, HEAD_DIM_PADDED
+        query,
+        seq,
+        kv_head,
+        KV_HEADS=KV_HEADS,
+        HEAD_DIM=HEAD_DIM,
+        GROUP=GROUP,
+        BLOCK_M=BLOCK_M,
+        HEAD_DIM_PADDED=HEAD_DIM_PADDED,
     )
     if UPCAST:
         q = q.to(tl.float32)
     row_at = tl.full([BLOCK_M], 0, tl.int32) + seq_len - 1  # the new token is the last
     out, _ = attend_range(
-        q, row_at, key_cache, value_cache, block_table + seq * table_stride, kv_head,
-        tl.maximum(0, seq_len - window), seq_len, window, scale,
-        BLOCK_SIZE, KV_HEADS, HEAD_DIM, BLOCK_M, HEAD_DIM_PADDED, BLOCK_N, UPCAST,
-    )  # fmt: skip
+        q,
+        row_at,
+        key_cache,
+        value_cache=value_cache,
+        table=block_table + seq * table_stride,
+        kv_head=kv_head,
+        begin=tl.maximum(0, seq_len - window),
+        end=seq_len,
+        window=window,
+        scale=scale,
+        BLOCK_SIZE=BLOCK_SIZE,
+        KV_HEADS=KV_HEADS,
+        HEAD_DIM=HEAD_DIM,
+        BLOCK_M=BLOCK_M,
+        HEAD_DIM_PADDED=HEAD_DIM_PADDED,
+        BLOCK_N=BLOCK_N,
+        UPCAST=UPCAST,
+    )
     tl.store(output + offset, out, mask=inside)
 
 

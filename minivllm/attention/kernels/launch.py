@@ -17,15 +17,18 @@ import triton
 
 
 class Card(NamedTuple):
-    """What the launch parameters depend on, of a GPU."""
+    """A GPU, as far as launch parameters depend on it."""
 
     capability: tuple[int, int]  # compute capability: 7.5 is Turing, 8.x Ampere and Ada, 9.0 Hopper
     shared_memory: int  # bytes that one program may have
 
-    @property
-    def multiplies_tiles(self) -> bool:
-        """Whether 16-bit products run on tensor cores: Triton uses none that are older."""
-        return self.capability >= (8, 0)
+    def has_room(self, itemsize: int) -> bool:
+        """True if registers are left for wide tiles, of numbers of ``itemsize`` bytes.
+
+        Triton uses tensor cores since Ampere, for products of 16 bits. Where there are none at
+        work, each thread holds what it multiplies; Hopper's compiler still finds room for that.
+        """
+        return self.capability >= ((8, 0) if itemsize == 2 else (9, 0))
 
 
 HOPPER = Card((9, 0), 227 * 1024)  # the interpreter runs what an H200 would
@@ -64,7 +67,7 @@ def launch_decode(query: torch.Tensor, key_cache: torch.Tensor) -> dict:
         # The interpreter multiplies 16-bit floats as if they were integers.
         "UPCAST": query.device.type == "cpu",
         "BLOCK_M": max(16, triton.next_power_of_2(group)),
-        "BLOCK_N": max(16, min(64, 4096 // padded)) if card.multiplies_tiles else 16,
+        "BLOCK_N": max(16, min(64, 4096 // padded)) if card.has_room(query.element_size()) else 16,
         "num_warps": 4 if padded <= 256 else 8,
     }
     return shape | {"num_stages": _stages(shape, query.element_size(), card)}
@@ -74,8 +77,7 @@ def launch_varlen(query: torch.Tensor, key_cache: torch.Tensor, max_query_len: i
     """Many tokens: the more rows share a tile of K and V, the less often it is read.
 
     What bounds the rows is the sum that each keeps in registers. A Hopper GPU's tensor cores take
-    64 rows per four warps. In float32 there are none at work (see "ieee" in ``attend_range``), and
-    a program for an older GPU then has fewer registers to spare.
+    64 rows per four warps. In float32 there are none at work (see "ieee" in ``attend_range``).
 
     Args:
         query, key_cache: as for ``launch_decode``.
@@ -85,12 +87,14 @@ def launch_varlen(query: torch.Tensor, key_cache: torch.Tensor, max_query_len: i
     card, padded = card_of(query.device), shape["HEAD_DIM_PADDED"]
     if max_query_len * shape["GROUP"] <= shape["BLOCK_M"] or padded > 256:
         return shape
-    if query.element_size() == 2 and card.multiplies_tiles:
+    if not card.has_room(query.element_size()):
+        if shape["BLOCK_M"] > 16:  # without the bound the assembler takes fewer, and spills some
+            shape |= {"num_warps": 8, "maxnreg": 128}
+        return shape
+    if query.element_size() == 2:
         rows, tile = (128, 64) if padded <= 128 else (64, 32)
-    elif card.capability >= (9, 0) and padded <= 128:
-        rows, tile = 64, 32
     else:
-        rows, tile = 32, 16
+        rows, tile = (64, 32) if padded <= 128 else (32, 16)
     shape |= {"BLOCK_M": max(rows, shape["BLOCK_M"]), "BLOCK_N": tile, "num_warps": 8}
     return shape | {"num_stages": _stages(shape, query.element_size(), card)}
 

@@ -1,4 +1,4 @@
-"""Online softmax: attention over a range of a sequence, tile by tile, in one pass.
+"""Online softmax: attention over a range of a sequence, tile by tile, in one pass (notebook 10).
 
 Softmax wants the largest score before the first exp. The *online* softmax does not wait: it keeps
 the largest score **so far**, and whenever a tile brings a larger one, it scales what it has summed

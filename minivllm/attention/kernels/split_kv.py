@@ -6,6 +6,7 @@ a program of its own, which leaves its result and the log of its sum of exps (ls
 mean of the parts' results, weighted with ``exp(lse)``: each part's share of the whole sum.
 (FlashDecoding, Dao et al. 2023; vLLM 0.6.6's CUDA kernels: paged_attention_v2 and
 paged_attention_v2_reduce_kernel, csrc/attention/attention_kernels.cuh)
+(notebook 11)
 """
 
 from __future__ import annotations
@@ -74,9 +75,18 @@ def split_decode_torch(
             row_at = torch.full((len(rows),), seq_len - 1)
             for split, (begin, end) in enumerate(ranges):
                 parts[seq, kv_head, :, split], lse[seq, kv_head, :, split] = attend_range_torch(
-                    rows, row_at, key_cache, value_cache, block_table[seq], kv_head, begin, end,
-                    window, scale, tile,
-                )  # fmt: skip
+                    rows,
+                    row_at,
+                    key_cache,
+                    value_cache=value_cache,
+                    table=block_table[seq],
+                    kv_head=kv_head,
+                    begin=begin,
+                    end=end,
+                    window=window,
+                    scale=scale,
+                    tile=tile,
+                )
     return merge_splits_torch(parts.flatten(1, 2), lse.flatten(1, 2)).to(query.dtype)
 
 
@@ -112,9 +122,19 @@ def split_decode(
     lse = query.new_empty(num_seqs, num_heads, num_splits, dtype=torch.float32)
     shape = launch_decode(query, key_cache)
     _split_decode_kernel[(num_seqs, shape["KV_HEADS"], num_splits)](
-        parts, lse, query, key_cache, value_cache, block_table, seq_lens, block_table.stride(0),
-        num_splits, window, scale, **shape,
-    )  # fmt: skip
+        parts,
+        lse,
+        query,
+        key_cache=key_cache,
+        value_cache=value_cache,
+        block_table=block_table,
+        seq_lens=seq_lens,
+        table_stride=block_table.stride(0),
+        num_splits=num_splits,
+        window=window,
+        scale=scale,
+        **shape,
+    )
     most = triton.next_power_of_2(num_splits)
     _merge_splits_kernel[(num_seqs * num_heads,)](
         output, parts, lse, num_splits,
@@ -136,7 +156,14 @@ def _split_decode_kernel(
     seq, kv_head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     seq_len = tl.load(seq_lens + seq)
     q, _, inside = load_group(
-        query, seq, kv_head, KV_HEADS, HEAD_DIM, GROUP, BLOCK_M, HEAD_DIM_PADDED
+        query,
+        seq,
+        kv_head,
+        KV_HEADS=KV_HEADS,
+        HEAD_DIM=HEAD_DIM,
+        GROUP=GROUP,
+        BLOCK_M=BLOCK_M,
+        HEAD_DIM_PADDED=HEAD_DIM_PADDED,
     )
     if UPCAST:
         q = q.to(tl.float32)
@@ -145,10 +172,24 @@ def _split_decode_kernel(
     length = tl.cdiv(seq_len - first, num_splits)
     begin = first + split * length
     out, row_lse = attend_range(
-        q, row_at, key_cache, value_cache, block_table + seq * table_stride, kv_head,
-        begin, tl.minimum(seq_len, begin + length), window, scale,
-        BLOCK_SIZE, KV_HEADS, HEAD_DIM, BLOCK_M, HEAD_DIM_PADDED, BLOCK_N, UPCAST,
-    )  # fmt: skip
+        q,
+        row_at,
+        key_cache,
+        value_cache=value_cache,
+        table=block_table + seq * table_stride,
+        kv_head=kv_head,
+        begin=begin,
+        end=tl.minimum(seq_len, begin + length),
+        window=window,
+        scale=scale,
+        BLOCK_SIZE=BLOCK_SIZE,
+        KV_HEADS=KV_HEADS,
+        HEAD_DIM=HEAD_DIM,
+        BLOCK_M=BLOCK_M,
+        HEAD_DIM_PADDED=HEAD_DIM_PADDED,
+        BLOCK_N=BLOCK_N,
+        UPCAST=UPCAST,
+    )
     row, lane = tl.arange(0, BLOCK_M), tl.arange(0, HEAD_DIM_PADDED)
     part = ((seq * KV_HEADS + kv_head) * GROUP + row) * num_splits + split
     tl.store(parts + part[:, None] * HEAD_DIM + lane[None, :], out, mask=inside)

@@ -33,9 +33,18 @@ def varlen_attention_torch(
             for kv_head in range(num_kv_heads):
                 rows = grouped[token, kv_head]  # [tokens, group, head_dim]
                 out, _ = attend_range_torch(
-                    rows.flatten(0, 1), at.repeat_interleave(rows.shape[1]), key_cache,
-                    value_cache, block_table[seq], kv_head, begin, end, window, scale, tile,
-                )  # fmt: skip
+                    rows.flatten(0, 1),
+                    at.repeat_interleave(rows.shape[1]),
+                    key_cache,
+                    value_cache=value_cache,
+                    table=block_table[seq],
+                    kv_head=kv_head,
+                    begin=begin,
+                    end=end,
+                    window=window,
+                    scale=scale,
+                    tile=tile,
+                )
                 output[token, kv_head] = out.view_as(rows).to(query.dtype)
     return output.flatten(1, 2)
 
@@ -72,9 +81,19 @@ def varlen_attention(
     tokens = shape["BLOCK_M"] // shape["GROUP"]  # in a tile
     num_tiles = len(query) // tokens + len(seq_lens)  # at most: see sequence_of
     _varlen_kernel[(num_tiles, shape["KV_HEADS"])](
-        output, query, key_cache, value_cache, block_table, query_start_loc, seq_lens,
-        len(seq_lens), block_table.stride(0), window, scale, **shape,
-    )  # fmt: skip
+        output,
+        query,
+        key_cache,
+        value_cache=value_cache,
+        block_table=block_table,
+        query_start_loc=query_start_loc,
+        seq_lens=seq_lens,
+        num_seqs=len(seq_lens),
+        table_stride=block_table.stride(0),
+        window=window,
+        scale=scale,
+        **shape,
+    )
     return output
 
 
@@ -109,11 +128,25 @@ def _varlen_kernel(
         q = q.to(tl.float32)
 
     out, _ = attend_range(
-        q, before + token, key_cache, value_cache, block_table + seq * table_stride, kv_head,
-        tl.maximum(0, before + first - window + 1),  # what the first token's window begins with
-        tl.minimum(seq_len, before + first + tokens),  # and no key after the last token
-        window, scale, BLOCK_SIZE, KV_HEADS, HEAD_DIM, BLOCK_M, HEAD_DIM_PADDED, BLOCK_N, UPCAST,
-    )  # fmt: skip
+        q,
+        before + token,
+        key_cache,
+        value_cache=value_cache,
+        table=block_table + seq * table_stride,
+        kv_head=kv_head,
+        # from the first key of the first token's window on, and no key after the last token
+        begin=tl.maximum(0, before + first - window + 1),
+        end=tl.minimum(seq_len, before + first + tokens),
+        window=window,
+        scale=scale,
+        BLOCK_SIZE=BLOCK_SIZE,
+        KV_HEADS=KV_HEADS,
+        HEAD_DIM=HEAD_DIM,
+        BLOCK_M=BLOCK_M,
+        HEAD_DIM_PADDED=HEAD_DIM_PADDED,
+        BLOCK_N=BLOCK_N,
+        UPCAST=UPCAST,
+    )
     tl.store(output + offset, out, mask=inside)
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from minivllm.lora.request import LoadedLoRA, LoRARequest
+from minivllm.lab.sim import make
+from minivllm.lora.request import LoRARequest
 from minivllm.request import Request
-from minivllm.sampling_params import SamplingParams
 
 
 def make_request(
@@ -19,15 +19,13 @@ def make_request(
     lora_request: LoRARequest | None = None,
 ) -> Request:
     """Request of this name; its prompt is token ids, or their number. No adapter is read."""
-    request = Request(
+    return make.make_request(
         name,
-        [0] * prompt if isinstance(prompt, int) else prompt,
-        SamplingParams(n=n, max_tokens=num_output, ignore_eos=True),
+        prompt,
+        num_output,
         arrival_time=arrival_step,
         priority=priority,
         cache_salt=cache_salt,
         lora_request=lora_request,
+        n=n,
     )
-    if lora_request is not None:
-        request.lora = LoadedLoRA.from_request(lora_request)
-    return request

@@ -48,9 +48,7 @@ def waste(rng: Random) -> Exercise:
 
 
 def _solve_waste(num_slots, max_model_len, reservation, running):
-    tokens = 0
-    reserved = 0
-    internal = 0
+    tokens = reserved = internal = 0
     for prompt, output, now in running.values():
         rounded = next_power_of_2(output) if reservation == "pow2" else output
         slab = max_model_len if reservation == "max" else prompt + rounded
@@ -170,8 +168,7 @@ def _free(num_slots: int, slabs: dict[str, int], left: list[str]) -> int:
 
 def _solve_holes():
     def holes(num_slots, slabs, left):
-        pieces = []
-        piece = 0
+        pieces, piece = [], 0
         for name, size in slabs.items():
             if name in left:
                 piece += size

@@ -145,9 +145,7 @@ def tables(rng: Random) -> Exercise:
 
 
 def _solve_tables(block_size, events):
-    free = list(range(1, 100))
-    held = {}
-    num_tokens = {}
+    free, held, num_tokens = list(range(1, 100)), {}, {}
     for kind, name, count in events:
         if kind == "leave":
             free = held.pop(name)[::-1] + free  # the last block is the next one taken

@@ -43,11 +43,8 @@ class AllocateSlots(KVCacheManager):
     def allocate_slots(
         self, seq: Sequence, num_new_tokens: int, copies: list[KVCacheBlockCopy]
     ) -> list[int] | None:
-        table = self.block_tables[seq.seq_id]
-        pool = self.block_pool
-        size = self.block_size
-        begin = seq.num_computed_tokens
-        end = seq.num_computed_tokens + num_new_tokens
+        table, pool, size = self.block_tables[seq.seq_id], self.block_pool, self.block_size
+        begin, end = seq.num_computed_tokens, seq.num_computed_tokens + num_new_tokens
 
         # 1. How many blocks does this take? And are they there?
         num_new = max(0, (end + size - 1) // size - len(table.blocks))

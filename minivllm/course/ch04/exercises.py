@@ -39,8 +39,7 @@ def ref_counts(rng: Random) -> Exercise:
 
 
 def _solve_ref_counts(requests, block_size, num_steps):
-    ids = count(1)
-    groups = []
+    ids, groups = count(1), []
     for num_prompt, n in requests.values():  # the first step
         blocks = [next(ids) for _ in range(-(-num_prompt // block_size))]
         groups.append((num_prompt, [list(blocks) for _ in range(n)]))

@@ -59,8 +59,7 @@ def _budget_of_step(trace: Trace, step: int, limits: dict[str, int]) -> Exercise
 
 
 def _solve_budget(max_num_batched_tokens, max_num_seqs, running, waiting):
-    left = max_num_batched_tokens
-    plan = {}
+    left, plan = max_num_batched_tokens, {}
     for name, (num_tokens, num_computed) in running.items():
         plan[name] = min(num_tokens - num_computed, left)
         left -= plan[name]

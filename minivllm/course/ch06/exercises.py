@@ -77,8 +77,7 @@ def _victim_of_step(trace: Trace, step: int, policy: str, priorities: dict) -> E
 
 
 def _solve_victim(policy, block_size, num_free_blocks, running):
-    running = dict(running)
-    victims = []
+    running, victims = dict(running), []
     for name in list(running):
         if name in victims:
             continue

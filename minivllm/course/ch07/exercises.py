@@ -166,8 +166,7 @@ def _missed(served: SimulationResult, ttft_p90_ms: float, itl_p99_ms: float) -> 
 def _solve_slo(workload, ttft_p90_ms, itl_p99_ms):
     def keeps_both(budget):
         served = serve(workload, budget)
-        ttft = served.ttft["p90"] * 1000
-        itl = served.itl["p99"] * 1000
+        ttft, itl = served.ttft["p90"] * 1000, served.itl["p99"] * 1000
         return ttft <= ttft_p90_ms and itl <= itl_p99_ms
 
     return next(budget for budget in range(96, 512, 16) if keeps_both(budget))

@@ -58,8 +58,7 @@ def num_common(one: list[int], other: list[int]) -> int:
 
 
 def _solve_hits(block_size, prompts):
-    known = set()
-    answer = []
+    known, answer = set(), []
     for prompt in prompts:
         ends = range(block_size, len(prompt) + 1, block_size)
         prefixes = [tuple(prompt[:end]) for end in ends]

@@ -53,8 +53,7 @@ def shared(rng: Random) -> Exercise:
 
 
 def _solve_shared(block_size, prompts, salts):
-    known = set()
-    answer = []
+    known, answer = set(), []
     for prompt, salt in zip(prompts, salts, strict=True):
         prefixes = [(salt, *prompt[:end]) for end in range(block_size, len(prompt) + 1, block_size)]
         hit = 0

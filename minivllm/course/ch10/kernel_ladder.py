@@ -34,8 +34,7 @@ def table_sum(out, cache, block_table, seq_len, BLOCK_SIZE: tl.constexpr):
 
 @triton.jit
 def row_softmax(out, x, num_columns, stride, BLOCK: tl.constexpr):
-    row = tl.program_id(0)
-    column = tl.arange(0, BLOCK)
+    row, column = tl.program_id(0), tl.arange(0, BLOCK)
     exists = column < num_columns
     score = tl.load(x + row * stride + column, mask=exists, other=float("-inf"))
     p = tl.exp(score - tl.max(score, 0))
@@ -47,11 +46,9 @@ def decode_one(
     out, query, key_cache, value_cache, block_table, seq_len, scale,
     BLOCK_SIZE: tl.constexpr, HEAD_DIM: tl.constexpr,
 ):  # fmt: skip
-    lane = tl.arange(0, HEAD_DIM)
-    offset = tl.arange(0, BLOCK_SIZE)
+    lane, offset = tl.arange(0, HEAD_DIM), tl.arange(0, BLOCK_SIZE)
     q = tl.load(query + lane) * scale
-    m_i = float("-inf")
-    l_i = 0.0
+    m_i, l_i = float("-inf"), 0.0
     acc = tl.zeros([HEAD_DIM], tl.float32)
     for index in range((seq_len + BLOCK_SIZE - 1) // BLOCK_SIZE):
         slot = tl.load(block_table + index) * BLOCK_SIZE + offset
@@ -61,8 +58,7 @@ def decode_one(
         value = tl.load(value_cache + place, mask=exists[:, None], other=0.0)
         score = tl.where(exists, tl.sum(q[None, :] * key, 1), float("-inf"))
         m_new = tl.maximum(m_i, tl.max(score, 0))
-        p = tl.exp(score - m_new)
-        alpha = tl.exp(m_i - m_new)
+        p, alpha = tl.exp(score - m_new), tl.exp(m_i - m_new)
         l_i = l_i * alpha + tl.sum(p, 0)
         acc = acc * alpha + tl.sum(p[:, None] * value, 0)
         m_i = m_new
@@ -75,16 +71,12 @@ def decode(
     NUM_HEADS: tl.constexpr, NUM_KV_HEADS: tl.constexpr, BLOCK_SIZE: tl.constexpr,
     HEAD_DIM: tl.constexpr,
 ):  # fmt: skip
-    seq = tl.program_id(0)
-    head = tl.program_id(1)
+    seq, head = tl.program_id(0), tl.program_id(1)
     kv_head = head // (NUM_HEADS // NUM_KV_HEADS)
-    lane = tl.arange(0, HEAD_DIM)
-    offset = tl.arange(0, BLOCK_SIZE)
+    lane, offset = tl.arange(0, HEAD_DIM), tl.arange(0, BLOCK_SIZE)
     row = (seq * NUM_HEADS + head) * HEAD_DIM + lane
-    q = tl.load(query + row) * scale
-    seq_len = tl.load(seq_lens + seq)
-    m_i = float("-inf")
-    l_i = 0.0
+    q, seq_len = tl.load(query + row) * scale, tl.load(seq_lens + seq)
+    m_i, l_i = float("-inf"), 0.0
     acc = tl.zeros([HEAD_DIM], tl.float32)
     for index in range((seq_len + BLOCK_SIZE - 1) // BLOCK_SIZE):
         block = tl.load(block_tables + seq * table_width + index)
@@ -95,8 +87,7 @@ def decode(
         value = tl.load(value_cache + place, mask=exists[:, None], other=0.0)
         score = tl.where(exists, tl.sum(q[None, :] * key, 1), float("-inf"))
         m_new = tl.maximum(m_i, tl.max(score, 0))
-        p = tl.exp(score - m_new)
-        alpha = tl.exp(m_i - m_new)
+        p, alpha = tl.exp(score - m_new), tl.exp(m_i - m_new)
         l_i = l_i * alpha + tl.sum(p, 0)
         acc = acc * alpha + tl.sum(p[:, None] * value, 0)
         m_i = m_new

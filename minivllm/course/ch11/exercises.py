@@ -32,8 +32,7 @@ def token_times(num_splits: int, num_programs: int, seq_len: int, num_processors
 def merge(rng: Random) -> Exercise:
     """Two parts of one sequence: what is the whole?"""
     first, second = rng.sample(range(1, 10), 2)
-    short = rng.randrange(16, 65, 16)
-    long = rng.randrange(96, 193, 16)
+    short, long = rng.randrange(16, 65, 16), rng.randrange(96, 193, 16)
     result = rng.randint(0, 20)
     lengths = (short, long) if first > second else (long, short)  # the longer part weighs less
     return Exercise(

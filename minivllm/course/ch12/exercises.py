@@ -71,9 +71,7 @@ def _margin(probs, min_p, top_k, top_p) -> float:
 def _solve_survivors(probs, min_p, top_k, top_p):
     order = sorted(probs, key=probs.get, reverse=True)
     left = [t for t in order if probs[t] >= min_p * probs[order[0]]][:top_k]
-    total = sum(probs[t] for t in left)
-    answer = ""
-    better = 0.0
+    total, answer, better = sum(probs[t] for t in left), "", 0.0
     for token in left:
         if better < top_p:  # those before it do not reach top_p yet
             answer += token

@@ -202,14 +202,12 @@ def _offer(rng: Random, number: int) -> dict[str, tuple[float, float]]:
 
 def _solve_choose():
     def choose(proposers):
-        best = (None, 0)
-        fastest = 1.0
+        best, fastest = (None, 0), 1.0
         for name, (right, cost) in proposers.items():
             for k in range(1, 9):
                 gained = sum(right**i for i in range(k + 1))
                 if gained / (1 + k * cost) > fastest:
-                    best = (name, k)
-                    fastest = gained / (1 + k * cost)
+                    best, fastest = (name, k), gained / (1 + k * cost)
         return best
 
     return choose

@@ -61,8 +61,7 @@ def _tokens_near(rng: Random, text: str, at: int) -> dict[str, str]:
 
 def _solve_allowed(pattern, so_far, tokens):
     dfa = DFA(pattern)
-    state = dfa.run(so_far.encode())
-    right = ""
+    state, right = dfa.run(so_far.encode()), ""
     for letter, token in tokens.items():
         if token == END:
             may_come = dfa.accepting[state]

@@ -62,8 +62,7 @@ def _solve_deltas(pieces):
             out += text[begin : min(length, end)]
         return out + text[end] if length == len(text) else out
 
-    given = []
-    length = 0
+    given, length = [], 0
     for piece in pieces:
         given.append(sure(length + len(piece))[len(sure(length)) :])
         length += len(piece)

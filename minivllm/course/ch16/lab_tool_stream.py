@@ -35,18 +35,12 @@ def my_tool_stream(pieces):
 
 
 def tool_stream(pieces):
-    opening = "<tool_call>"
-    before = '{"name": "'
-    closing = "}</tool_call>"
-    text = ""  # what is not used up
-    given = 0  # how many of its arguments are out
-    name = None
+    opening, before, closing = "<tool_call>", '{"name": "', "}</tool_call>"
+    text, given, name = "", 0, None  # what is not used up; how many of its arguments are out
 
     def end_of_object(text, at):
         """End of the object that begins here, or None."""
-        depth = 0
-        in_string = False
-        escaped = False
+        depth, in_string, escaped = 0, False, False
         for i in range(at, len(text)):
             char = text[i]
             if escaped:
@@ -62,8 +56,7 @@ def tool_stream(pieces):
         return None
 
     for piece in pieces:
-        text += piece
-        out = []
+        text, out = text + piece, []
         while True:
             start = text.find(opening)
             if start != 0:
@@ -89,9 +82,7 @@ def tool_stream(pieces):
                 given = sure - begin
             if not whole:
                 break
-            text = text[end + len(closing) :]
-            given = 0
-            name = None
+            text, given, name = text[end + len(closing) :], 0, None
         yield out
     yield [("content", text)] if text else []
 

@@ -278,8 +278,7 @@ def num_loads(used: list[str], max_loras: int, touch: bool = True) -> int:
 
 def _solve_slots(used, most_loads):
     for max_loras in range(1, len(used) + 1):
-        on_device = []  # the least recently used first
-        loads = 0
+        on_device, loads = [], 0  # the least recently used first
         for name in used:
             if name in on_device:
                 on_device.remove(name)

@@ -28,8 +28,7 @@ def my_segments(slots):
 def segments(slots):
     rows = [row for row, slot in enumerate(slots) if slot >= 0]
     order = sorted(rows, key=lambda row: slots[row])  # sorted() keeps the order of equals
-    starts = []
-    present = []
+    starts, present = [], []
     for index, row in enumerate(order):
         if slots[row] not in present:
             present.append(slots[row])

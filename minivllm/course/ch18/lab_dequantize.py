@@ -25,8 +25,7 @@ def my_dequantize(qweight, qzeros, scales, v1):
 
 
 def dequantize(qweight, qzeros, scales, v1):
-    num_inputs = 8 * len(qweight)
-    num_outputs = len(qweight[0])
+    num_inputs, num_outputs = 8 * len(qweight), len(qweight[0])
     group_size = num_inputs // len(scales)
     weight = []
     for n in range(num_outputs):

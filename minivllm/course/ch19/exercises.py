@@ -99,9 +99,7 @@ def value(rng: Random) -> FunctionExercise:
 
 def _solve_value():
     def value(byte):
-        sign = byte >> 7
-        exponent = byte >> 3 & 15
-        fraction = byte & 7
+        sign, exponent, fraction = byte >> 7, byte >> 3 & 15, byte & 7
         if exponent == 0:
             size = fraction / 8 * 2**-6
         else:

@@ -44,8 +44,7 @@ def parallel_mlp(group, x, gate_up, down, bias):
     inner = down.shape[1]
     each = inner // group.size
     own = slice(group.rank * each, (group.rank + 1) * each)
-    gate = gate_up[:inner][own]
-    up = gate_up[inner:][own]
+    gate, up = gate_up[:inner][own], gate_up[inner:][own]
     part = (silu(x @ gate.T) * (x @ up.T)) @ down[:, own].T
     if group.rank == 0:
         part = part + bias

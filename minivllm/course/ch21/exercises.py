@@ -44,8 +44,7 @@ def _undisturbed_ends(coroutines) -> list[int]:
 
 
 def _solve_event_loop(coroutines):
-    now = 0
-    wakes = []
+    now, wakes = 0, []
     for name, (first, timer, _) in coroutines.items():
         now += first  # the loop is busy with one at a time
         wakes.append((now + timer, name))
@@ -114,8 +113,7 @@ def _first_tokens(outputs: list[int], places: int) -> list[int]:
 
 def _solve_first_tokens(output_tokens):
     locked = [1 + sum(output_tokens[:i]) for i in range(4)]
-    left = [0, 0]  # the steps after which each place is free
-    together = []
+    left, together = [0, 0], []  # the steps after which each place is free
     for tokens in output_tokens:
         left.sort()
         together.append(left[0] + 1)

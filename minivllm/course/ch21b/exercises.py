@@ -51,8 +51,7 @@ def _new_events(pieces: list[bytes]) -> list[int]:
 
 
 def _solve_whole_events(pieces):
-    received = b""
-    totals = []
+    received, totals = b"", []
     for piece in pieces:
         received += piece
         totals.append(received.count(b"\n\n"))
@@ -170,8 +169,7 @@ def read_events(rng: Random) -> Exercise:
 
 def _solve_read_events():
     def read_events(pieces):
-        found = []
-        waiting = b""
+        found, waiting = [], b""
         for piece in pieces:
             *whole, waiting = (waiting + piece).split(b"\n\n")
             found += [event.removeprefix(b"data: ").decode() for event in whole]

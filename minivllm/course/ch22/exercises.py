@@ -115,8 +115,7 @@ def quantile(rng: Random) -> Exercise:
     """Quantile as Prometheus computes it."""
     bounds = [0.1, 0.25, 0.5, 1.0, 2.5]
     while True:
-        cumulative = {}
-        total = 0
+        cumulative, total = {}, 0
         for bound in bounds:
             total += rng.randint(2, 40)
             cumulative[str(bound)] = total
@@ -137,14 +136,11 @@ def quantile(rng: Random) -> Exercise:
 
 
 def _solve_quantile(buckets, q):
-    rank = q * buckets["+Inf"]
-    low = 0.0
-    below = 0
+    rank, low, below = q * buckets["+Inf"], 0.0, 0
     for bound, count in buckets.items():
         if count >= rank:
             return low + (float(bound) - low) * (rank - below) / (count - below)
-        low = float(bound)
-        below = count
+        low, below = float(bound), count
 
 
 def _check_quantile(answer, buckets, q) -> str:

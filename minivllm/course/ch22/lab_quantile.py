@@ -32,15 +32,13 @@ def quantile(buckets, q):
     total = buckets["+Inf"]
     if total == 0:
         return float("nan")
-    low = 0.0
-    below = 0
+    low, below = 0.0, 0
     for bound, count in buckets.items():
         if bound == "+Inf":
             return low
         if count >= q * total:
             return low + (float(bound) - low) * (q * total - below) / (count - below)
-        low = float(bound)
-        below = count
+        low, below = float(bound), count
 
 
 def check_quantile(function: Callable, seed: int) -> str:

@@ -117,8 +117,7 @@ def rows(rng: Random) -> FunctionExercise:
 
 def _solve_rows():
     def last_rows(query_lens, num_computed, prompt_lens):
-        found = []
-        end = 0
+        found, end = [], 0
         for new, before, length in zip(query_lens, num_computed, prompt_lens, strict=True):
             end += new
             found.append(end - 1 if before + new == length else None)

@@ -32,8 +32,7 @@ def my_mean_rows(hidden, names, query_lens, num_computed, prompt_lens, sums):
 
 
 def mean_rows(hidden, names, query_lens, num_computed, prompt_lens, sums):
-    found = []
-    start = 0
+    found, start = [], 0
     for name, new, before, length in zip(names, query_lens, num_computed, prompt_lens, strict=True):
         kept = sums.pop(name, [])
         total = kept if before else [0.0] * len(hidden[0])

@@ -91,8 +91,7 @@ def _ends(turns) -> list[int]:
 
 
 def _solve_hits(block_size, turns):
-    total = 0
-    found = []
+    total, found = 0, []
     for question, answer in turns:
         found.append(max(total - 1, 0) // block_size * block_size)  # the last was only drawn
         total += question + answer

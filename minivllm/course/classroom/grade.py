@@ -12,7 +12,6 @@ import os
 import re
 import tempfile
 from dataclasses import dataclass, field
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +20,8 @@ from nbclient import NotebookClient
 from minivllm.course.asking import gradebook
 from minivllm.course.asking.exercise import Seeded
 from minivllm.course.asking.quiz import QUIZZES
+from minivllm.course.chapters import CHAPTERS, EXERCISES
 from minivllm.course.classroom.notebook import read_notebook
-from minivllm.course.grading.milestones import MILESTONES
 from minivllm.utils.validation import check
 
 SECONDS_A_CELL = 300
@@ -61,13 +60,12 @@ class Grade:
 
 def exercises_of(number: str) -> list[str]:
     """Names of a lecture's exercises, its labs and its quiz."""
-    chapter = vars(import_module(f"minivllm.course.ch{number}.exercises"))
     kinds = [
         kind.name
-        for kind in chapter.values()
+        for kind in vars(EXERCISES[number]).values()
         if isinstance(kind, Seeded) and kind.name.startswith(f"ch{number}.")
     ]
-    labs = [f"labs.{lab}" for lab, notebook in MILESTONES.items() if notebook == number]
+    labs = [f"labs.{lab.name}" for lab in CHAPTERS[number].labs]
     return [*kinds, *labs, f"quiz.{number}"]
 
 

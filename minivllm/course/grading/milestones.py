@@ -8,17 +8,6 @@ from pathlib import Path
 
 from minivllm import envs
 
-# What to build, in the order of the course, and the notebook that each belongs to.
-MILESTONES = {
-    "allocate_slots": "03", "copy_on_write": "04", "schedule": "05", "cap": "07",
-    "find_longest_cache_hit": "08", "copy": "10", "masked_add": "10", "table_sum": "10",
-    "row_softmax": "10", "online_softmax": "10", "decode_one": "10", "decode": "10", "merge": "11",
-    "top_p": "12", "propose": "14", "mask": "15", "tool_stream": "16", "segments": "17",
-    "dequantize": "18", "attend_codes": "19", "parallel_mlp": "20", "join": "21b", "quantile": "22",
-    "mean_rows": "24", "fit_line": "26",
-    "mini_engine": "all",
-}  # fmt: skip
-
 
 def _file() -> Path:
     return envs.cache_root() / "labs.json"
@@ -43,12 +32,3 @@ def note_passed(name: str) -> None:
             )
         except OSError:
             return
-
-
-def progress() -> None:
-    """Print each lab, its notebook, and whether it is passed."""
-    days = passed()
-    for name, notebook in MILESTONES.items():
-        state = f"passed {days[name]}" if name in days else "-"
-        print(f"{name:22} notebook {notebook:4} {state}")
-    print(f"{len(MILESTONES.keys() & days)} of {len(MILESTONES)}")

@@ -9,7 +9,7 @@ from typing import Any
 
 from minivllm.course.asking.requests import make_request
 from minivllm.kv.manager import KVCacheManager
-from minivllm.lab.sim.loop import make_scheduler
+from minivllm.lab.sim.make import make_scheduler
 from minivllm.request import Request
 from minivllm.scheduling.scheduler import Scheduler
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from contextlib import redirect_stdout
-from importlib import import_module
 from typing import Any
 
 from minivllm.course import labs
 from minivllm.course.asking.exercise import Seeded
 from minivllm.course.asking.quiz import QUIZZES
+from minivllm.course.chapters import EXERCISES
 from minivllm.course.grading.function_lab import FunctionLab
 from minivllm.course.playground.readers_code import InReadersCode, Printed, run_source, value_of
 from minivllm.utils.validation import check, is_int, is_one_of
@@ -109,10 +109,9 @@ def _lab(name: str) -> FunctionLab:
 
 def _kinds(chapter: str) -> list[Seeded]:
     """Kinds of exercises of a chapter that need neither torch nor NumPy."""
-    module = import_module(f"minivllm.course.ch{chapter}.exercises")
     return [
         kind
-        for kind in vars(module).values()
+        for kind in vars(EXERCISES[chapter]).values()
         if isinstance(kind, Seeded)
         and kind.name.startswith(f"ch{chapter}.")
         and kind.name not in WITH_NUMPY

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from minivllm.course.playground.settings import EngineSettings
-from minivllm.kv.manager import KVCacheManager
+from minivllm.lab.sim.clock import Clock
 from minivllm.lab.sim.cost import HARDWARE, MODELS, CostModel, attended_pairs
-from minivllm.lab.sim.loop import Arrivals, TooManySteps, fake_execute, make_scheduler, run_steps
+from minivllm.lab.sim.loop import TooManySteps, fake_execute, run_steps
+from minivllm.lab.sim.make import make_traced_scheduler
 from minivllm.request import Request
 from minivllm.scheduling.output import ModelRunnerOutput, SchedulerOutput
 from minivllm.scheduling.policies import SchedulingPolicy
@@ -20,27 +21,18 @@ PCIE_BYTES_PER_S = 25e9  # between host and device, to swap
 MAX_STEPS = 3000
 
 
-class Clock:
-    """The simulated time, in seconds: each step takes what the cost model says."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def execute(self, scheduler: Scheduler, output: SchedulerOutput) -> ModelRunnerOutput:
-        """Let the time of a step pass, in the model's place. Returns its tokens."""
-        num_tokens = 0
-        attended = 0
-        num_kv = 0
-        for seq_id, num_new in output.num_scheduled_tokens.items():
-            computed = output.num_computed_tokens[seq_id]
-            num_tokens += num_new
-            attended += attended_pairs(computed, num_new)
-            num_kv += computed + 2 * num_new
-        self.now += COST.step_seconds(num_tokens, attended, num_kv)
-        num_swapped = len(output.swaps_out) + len(output.swaps_in)
-        block_bytes = scheduler.kv_manager.block_size * COST.model.kv_bytes_per_token
-        self.now += num_swapped * block_bytes / PCIE_BYTES_PER_S
-        return fake_execute(scheduler, output)
+def step_seconds(scheduler: Scheduler, output: SchedulerOutput) -> float:
+    """Seconds of a plan by the cost model, blocks to and from the host included."""
+    num_tokens = attended = num_kv = 0
+    for seq_id, num_new in output.num_scheduled_tokens.items():
+        computed = output.num_computed_tokens[seq_id]
+        num_tokens += num_new
+        attended += attended_pairs(computed, num_new)
+        num_kv += computed + 2 * num_new
+    num_swapped = len(output.swaps_out) + len(output.swaps_in)
+    block_bytes = COST.model.bytes_per_block(scheduler.kv_manager.block_size)
+    swap_seconds = num_swapped * block_bytes / PCIE_BYTES_PER_S
+    return COST.step_seconds(num_tokens, attended, num_kv) + swap_seconds
 
 
 def serve(
@@ -66,34 +58,32 @@ def serve(
           f"at least {longest}, the tokens of the longest request, since no prompt is split with "
           "enable_chunked_prefill=False")  # fmt: skip
     clock = Clock()
-    trace = Trace(engine.num_blocks, engine.block_size, budget, clock=lambda: clock.now)
-    num_host_blocks = engine.num_blocks if engine.preemption_mode == "swap" else 0
-    manager = KVCacheManager(
-        engine.num_blocks, engine.block_size, engine.enable_prefix_caching, num_host_blocks, trace
-    )
-    scheduler = make_scheduler(
-        manager,
-        trace,
+    scheduler = make_traced_scheduler(
+        num_blocks=engine.num_blocks,
+        block_size=engine.block_size,
         max_num_batched_tokens=budget,
+        enable_prefix_caching=engine.enable_prefix_caching,
+        num_host_blocks=engine.num_blocks if engine.preemption_mode == "swap" else 0,
+        clock=clock,
         max_num_seqs=engine.max_num_seqs,
         max_model_len=longest,
         enable_chunked_prefill=engine.enable_chunked_prefill,
         policy=policy,
         preemption_mode=engine.preemption_mode,
     )
-    arrivals = Arrivals(requests)
 
-    def now() -> float:
-        if not scheduler.requests:
-            clock.now = max(clock.now, arrivals.next_time)
-        return clock.now
+    def execute(scheduler: Scheduler, output: SchedulerOutput) -> ModelRunnerOutput:
+        """Let the time of a step pass, in the model's place. Returns its tokens."""
+        clock.now += step_seconds(scheduler, output)
+        return fake_execute(scheduler, output)
 
     try:
-        for _ in run_steps(scheduler, arrivals, clock.execute, now, MAX_STEPS):
+        for _ in run_steps(scheduler, requests, execute, clock, max_steps=MAX_STEPS):
             pass
     except TooManySteps as error:
         raise ValueError(
             f"after {MAX_STEPS:,} steps {len(scheduler.requests)} of {len(requests)} requests are "
             "not done; ask for fewer, or let more of them run at once."
         ) from error
-    return trace
+    assert scheduler.trace is not None
+    return scheduler.trace

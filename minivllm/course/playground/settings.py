@@ -10,8 +10,8 @@ from dataclasses import dataclass, fields
 from random import Random
 from typing import Any, TypeVar
 
+from minivllm.lab.sim.make import make_request
 from minivllm.request import Request
-from minivllm.sampling_params import SamplingParams
 from minivllm.scheduling.policies import POLICIES
 from minivllm.utils.validation import check, check_names, is_int, is_one_of
 
@@ -86,10 +86,14 @@ class Workload:
             pause = rng.expovariate(1.0)
             if self.long_prompt and index == self.num_requests // 3:
                 own = self.long_prompt
-            params = SamplingParams(max_tokens=num_output, ignore_eos=True)
             tokens = [0] * self.shared_prefix + [index + 1] * own
-            request = Request(str(index), tokens, params, arrival_time=now)
-            request.priority = priority if with_priorities else 0
+            request = make_request(
+                str(index),
+                tokens,
+                num_output,
+                arrival_time=now,
+                priority=priority if with_priorities else 0,
+            )
             made.append(request)
             each = {"together": 0.0, "evenly": 1.0, "randomly": pause}[self.arrivals]
             now += each * self.gap / 1000

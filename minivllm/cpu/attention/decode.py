@@ -3,6 +3,7 @@
 Blocks are read where they are, through the block table. A few queries meet each key, so that what
 counts is how the keys are read: a vector of them at a time, transposed, a key in each SIMD lane.
 (vLLM: vllm/v1/attention/backends/cpu_attn.py)
+(notebook A3)
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ def most_rows(key_cache: torch.Tensor | np.ndarray) -> int:
 
 def decode(inputs: LoopInputs, rows: RaggedRows) -> None:
     """Fill in the attention and the lse of sequences' newest rows, a few of each."""
-    _decode(inputs.work(rows), inputs, *rows.arrays)
+    numbers, starts, block_table, seq_lens = rows.arrays
+    _decode(inputs.work(rows), inputs, numbers, starts, block_table, seq_lens)
 
 
 @parallel_kernel(WORTH_SHARING)
@@ -58,7 +60,15 @@ def _decode(inputs, rows, starts, block_table, seq_lens):
         sums = np.zeros((padded, head_dim), np.float32)
         most, total = np.empty((2, num_queries), np.float32)
         _paged_decode(
-            sums, most, total, queries, inputs, block_table[seq], seq_lens[seq], num_rows, kv_head
+            sums,
+            most,
+            total,
+            queries=queries,
+            inputs=inputs,
+            block_table=block_table[seq],
+            end=seq_lens[seq],
+            num_rows=num_rows,
+            kv_head=kv_head,
         )
         for i in range(num_queries):
             row, head = first + i // group, kv_head * group + i % group
@@ -101,10 +111,14 @@ def _paged_decode(sums, most, total, queries, inputs, block_table, end, num_rows
     _multiply_columns(weights, key_scales, blocks, kv_head)
     # 2. What each key weighs, of those that a row sees; the rest of its blocks weighs nothing.
     group = len(most) // num_rows
-    lanes = np.empty(LANES, np.float32), np.empty(LANES, np.float32)
+    lane_largest = np.empty(LANES, np.float32)
+    lane_sums = np.empty(LANES, np.float32)
     for i in range(len(most)):
         stop = end - (num_rows - 1 - i // group)
-        most[i], total[i] = _weigh(weights[i], max(0, stop - window), stop, scale, *lanes)
+        start = max(0, stop - window)
+        most[i], total[i] = _weigh(
+            weights[i], start, stop, scale=scale, largest=lane_largest, sums=lane_sums
+        )
     _multiply_columns(weights, value_scales, blocks, kv_head)
     # 3. The sum of the values, each with its weight.
     whole = head_dim // LANES * LANES

@@ -45,8 +45,17 @@ class LoopInputs(NamedTuple):
         sliding_window: int | None = None,
     ) -> LoopInputs:
         """Make them from the arguments of ``AttentionBackend.attend``, without a copy."""
-        caches, window = (as_numpy(key_cache), as_numpy(value_cache)), sliding_window or EVERYTHING
-        return cls(as_numpy(output), lse.numpy(), *flat(query), *caches, np.float32(scale), window)
+        flat_query, query_stride = flat(query)
+        return cls(
+            output=as_numpy(output),
+            lse=lse.numpy(),
+            query=flat_query,
+            query_stride=query_stride,
+            key_cache=as_numpy(key_cache),
+            value_cache=as_numpy(value_cache),
+            scale=np.float32(scale),
+            window=sliding_window or EVERYTHING,
+        )
 
     def work(self, rows: RaggedRows) -> int:
         """Multiply-adds of attention over these rows, to decide on threads."""
@@ -103,16 +112,18 @@ def plan_attention(
     """
     cascade = find_cascade(metadata, block_size) if may_share else None
     if cascade is None:
-        return AttentionPlan(*_few_and_many(metadata, most_rows), None)
-    shared = _shared_rows(cascade.prefixes, block_size)
-    return AttentionPlan(*_few_and_many(cascade.rest, most_rows), shared)
+        few, many = _few_and_many(metadata, most_rows)
+        return AttentionPlan(few, many, prefixes=None)
+    few, many = _few_and_many(cascade.rest, most_rows)
+    return AttentionPlan(few, many, prefixes=_shared_rows(cascade.prefixes, block_size))
 
 
 def _few_and_many(
     metadata: AttentionMetadata, most_rows: int
 ) -> tuple[RaggedRows | None, RaggedRows | None]:
     starts = metadata.query_start_loc.numpy().astype(np.int64)
-    table, seq_lens = metadata.block_table.numpy(), metadata.seq_lens.numpy()
+    table = metadata.block_table.numpy()
+    seq_lens = metadata.seq_lens.numpy()
     if metadata.max_query_len <= most_rows:  # most often: a batch of decodes
         return RaggedRows(np.arange(starts[-1]), starts, table, seq_lens), None
     num_rows = starts[1:] - starts[:-1]

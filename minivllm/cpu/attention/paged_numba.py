@@ -33,7 +33,15 @@ class PagedNumba(AttentionBackend):
 
     def attend(self, query, key_cache, value_cache, metadata, scale, sliding_window=None):
         output, lse = _empty(query)
-        inputs = LoopInputs.of(output, lse, query, key_cache, value_cache, scale, sliding_window)
+        inputs = LoopInputs.of(
+            output,
+            lse,
+            query,
+            key_cache=key_cache,
+            value_cache=value_cache,
+            scale=scale,
+            sliding_window=sliding_window,
+        )
         attend(inputs, plan_for(key_cache, metadata, sliding_window))
         return output.type_as(query)
 
@@ -44,8 +52,15 @@ class PagedNumba(AttentionBackend):
             # the loops of prompts read single numbers, which numba has not of e5m2
             return super().attend_quantized(query, kv_cache, metadata, scale, sliding_window)
         output, lse = _empty(query)
-        key, value, scale = kv_cache.key, kv_cache.value, scale * kv_cache.k_scale
-        inputs = LoopInputs.of(output, lse, query, key, value, scale, sliding_window)
+        inputs = LoopInputs.of(
+            output,
+            lse,
+            query,
+            key_cache=kv_cache.key,
+            value_cache=kv_cache.value,
+            scale=scale * kv_cache.k_scale,
+            sliding_window=sliding_window,
+        )
         if kv_cache.key_scales is not None:
             scales = kv_cache.key_scales.numpy(), kv_cache.value_scales.numpy()
             inputs = inputs._replace(key_scales=scales[0], value_scales=scales[1])
@@ -54,14 +69,25 @@ class PagedNumba(AttentionBackend):
 
     def attend_ragged(self, query, key, value, metadata, scale):
         output, lse = _empty(query)
-        blocks = key.unsqueeze(1), value.unsqueeze(1)  # of one row each, without a copy
-        inputs = LoopInputs.of(output, lse, query, *blocks, scale)
+        inputs = LoopInputs.of(  # in blocks of one row each, without a copy
+            output,
+            lse,
+            query,
+            key_cache=key.unsqueeze(1),
+            value_cache=value.unsqueeze(1),
+            scale=scale,
+        )
         prefill(inputs, plan_ragged(metadata), is_causal=False)
         return output.type_as(query)
 
     def write_slots(self, key, value, key_cache, value_cache, slot_mapping):
-        caches = as_numpy(key_cache), as_numpy(value_cache)
-        write_slots_loop(2 * key.numel(), *flat(key), *flat(value), *caches, slot_mapping.numpy())
+        keys, k_stride = flat(key)
+        values, v_stride = flat(value)
+        write_slots_loop(
+            2 * key.numel(),
+            keys, k_stride, values, v_stride, as_numpy(key_cache), as_numpy(value_cache),
+            slot_mapping.numpy(),
+        )  # fmt: skip
 
 
 def plan_for(

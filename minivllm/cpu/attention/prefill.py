@@ -42,10 +42,22 @@ def prefill(inputs: LoopInputs, rows: RaggedRows, is_causal: bool = True) -> Non
     Args:
         is_causal: False: every row sees every key.
     """
-    num_threads, num_kv_heads = torch.get_num_threads(), inputs.key_cache.shape[2]
+    num_threads = torch.get_num_threads()
+    num_kv_heads = inputs.key_cache.shape[2]
     num_parts = num_threads // gcd(num_threads, num_kv_heads)
     like: np.ndarray = np.empty(0, left_dtype(inputs.query, inputs.key_cache))
-    _prefill(inputs.work(rows), inputs, *rows.arrays, is_causal, num_parts, like)
+    numbers, starts, block_table, seq_lens = rows.arrays
+    _prefill(
+        inputs.work(rows),
+        inputs,
+        numbers,
+        starts,
+        block_table,
+        seq_lens,
+        is_causal,
+        num_parts,
+        like,
+    )
 
 
 @parallel_kernel(WORTH_SHARING)
@@ -69,10 +81,26 @@ def _prefill(inputs, rows, starts, block_table, seq_lens, is_causal, num_parts, 
         # The last block of keys may begin anywhere (windows), so that its padding goes further.
         room = _padded(end - first_key, tile) + tile
         keys, rows_of_values = aligned(room, depth, like.dtype), aligned(room, depth, like.dtype)
-        _gather(keys, key_cache, block_table[seq], first_key, end, kv_head, head_dim)
-        _gather(rows_of_values, value_cache, block_table[seq], first_key, end, kv_head, head_dim)
-        place = block_table[seq], first_key, end, kv_head
-        scales = _scales(inputs.key_scales, *place), _scales(inputs.value_scales, *place)
+        _gather(
+            keys,
+            key_cache,
+            block_table[seq],
+            first=first_key,
+            end=end,
+            kv_head=kv_head,
+            head_dim=head_dim,
+        )
+        _gather(
+            rows_of_values,
+            value_cache,
+            block_table[seq],
+            first=first_key,
+            end=end,
+            kv_head=kv_head,
+            head_dim=head_dim,
+        )
+        key_scales = _scales(inputs.key_scales, block_table[seq], first_key, end, kv_head)
+        value_scales = _scales(inputs.value_scales, block_table[seq], first_key, end, kv_head)
         values = transposed(rows_of_values)
         by_row = aligned(LANES, depth, np.float32)  # a query or an answer a row, not a lane
         queries, sums = aligned(depth, LANES, np.float32), aligned(depth, LANES, np.float32)
@@ -94,7 +122,19 @@ def _prefill(inputs, rows, starts, block_table, seq_lens, is_causal, num_parts, 
             turn(queries, by_row)
             as_right(queries, depth, keys)
             _attend_tile(
-                sums, most, total, less, scores, queries, keys, values, begins, ends, scale, *scales
+                sums,
+                most,
+                total,
+                less=less,
+                scores=scores,
+                queries=queries,
+                keys=keys,
+                values=values,
+                begins=begins,
+                ends=ends,
+                scale=scale,
+                key_scales=key_scales,
+                value_scales=value_scales,
             )
             turn(by_row, sums)
             for lane in range(min(LANES, num_lanes - first)):
@@ -154,7 +194,7 @@ def _attend_tile(
         size = min(KEYS, ends[-1] - begin)
         padded = _padded(size, tile)
         # 1. The scores: keys times queries.
-        multiply_add(scores, keys[begin:], queries, padded, depth, False)
+        multiply_add(scores, keys[begin:], queries, padded, depth, accumulate=False)
         _multiply_rows(scores, key_scales[begin : begin + size])
         seen_by_all = ends[0] - begin if begin >= begins[-1] else 0  # the keys before
         for j in range(max(0, seen_by_all), padded):
@@ -184,7 +224,7 @@ def _attend_tile(
         # 5. Values times weights.
         _multiply_rows(scores, value_scales[begin : begin + size])
         as_right(scores, padded, keys)
-        multiply_add(sums, values[:, begin:], scores, depth, padded, True)
+        multiply_add(sums, values[:, begin:], scores, depth, padded, accumulate=True)
 
 
 @kernel

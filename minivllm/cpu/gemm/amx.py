@@ -90,7 +90,7 @@ def amx_multiply_add(typing, sums, left, right, num_rows, num_columns, depth, ac
         call("tilerelease")
         return context.get_dummy_value()
 
-    sizes = types.int64, types.int64, types.int64
+    sizes = [types.int64] * 3
     return types.void(sums, left, right, *sizes, types.boolean), emit
 
 

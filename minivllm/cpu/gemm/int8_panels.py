@@ -160,8 +160,10 @@ def _multiply(output, x, steps, begins, words, scales, bias):
         end, first = begin + TASK, panel * LANES
         place = output[begin:end, first : first + LANES]
         sums, size = begin_sums(place, bias, first), place.shape[1]
-        of_rows = x[begin:end], steps[begin:end], begins[begin:end]
-        _multiply_panel(sums, *of_rows, words[panel], scales[panel, 0], len(bias) > 0)
+        _multiply_panel(
+            sums, x[begin:end], steps[begin:end], begins=begins[begin:end],
+            words=words[panel], scales=scales[panel, 0], adds=len(bias) > 0,
+        )  # fmt: skip
         if size < LANES:
             copy(place, sums[:, :size])
 

@@ -4,6 +4,7 @@ Panels are as wide as those of floats (``panels.py``), and the product is float3
 rows are multiplied by the numbers as they are there (``quantized_kernel.py``). For many rows each
 number would become a float again and again: so a piece of a panel becomes floats once, stays in the
 second cache, and tiles of floats follow.
+(notebook 18)
 """
 
 from __future__ import annotations
@@ -85,7 +86,7 @@ def pack(
         words = columns.transpose(2, 3).flatten(2).contiguous()
     offsets = zeros if mins is None else mins
     scales = _panels(scales)
-    empty = torch.empty(*scales.shape[:2], 0, dtype=torch.uint8)
+    empty = torch.empty((*scales.shape[:2], 0), dtype=torch.uint8)
     return QuantizedPanels(words, scales, empty if offsets is None else _panels(offsets))
 
 
@@ -121,7 +122,9 @@ def multiply(
     """``x @ weight.T + bias`` in float32, ``[n, output_size]``."""
     rows = x.float().contiguous().numpy()
     words, scales, mins = (as_numpy(tensor) for tensor in panels)
-    output = multiply_arrays(rows, words, scales, mins, bias_array(bias), output_size)
+    output = multiply_arrays(
+        rows, words, scales, mins=mins, bias=bias_array(bias), output_size=output_size
+    )
     return torch.from_numpy(output)
 
 
@@ -163,11 +166,21 @@ def _multiply(output, x, totals, words, scales, mins, bias):
         place = output[begin:end, first : first + LANES]
         sums, size = begin_sums(place, bias, first), place.shape[1]
         rows, adds = x[begin:end], len(bias) > 0
-        of_panel = words[panel], scales[panel], mins[panel]
         if totals.shape[1] > 0:
-            _multiply_few(sums, rows, totals[begin:end], *of_panel, adds)
+            some = totals[begin:end]
+            _multiply_few(
+                sums,
+                rows,
+                some,
+                words=words[panel],
+                scales=scales[panel],
+                mins=mins[panel],
+                adds=adds,
+            )
         else:
-            _multiply_many(sums, rows, *of_panel, adds)
+            _multiply_many(
+                sums, rows, words[panel], scales=scales[panel], mins=mins[panel], adds=adds
+            )
         if size < LANES:
             copy(place, sums[:, :size])
 

@@ -68,8 +68,8 @@ def bench_cpu(
                     config,
                     rounds,
                     getattr(torch, dtype).itemsize,
-                    runs[-1].num_cached_tokens,
-                    machine.cache_bytes(torch.device("cpu")),
+                    num_cached_tokens=runs[-1].num_cached_tokens,
+                    cache_bytes=machine.cache_bytes(torch.device("cpu")),
                 )
                 seconds = statistics.median(run.seconds for run in runs)
                 share = work.least_seconds(machine.as_hardware(peaks)) / seconds

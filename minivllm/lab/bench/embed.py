@@ -81,7 +81,8 @@ def bench_embed(
 
 def _measure_decoder(num_prompts: int, repeats: int) -> dict[str, Any]:
     """Milliseconds of prompts that are embedded, and of the same that get a token; their ratio."""
-    rng, limits = Random(1), {"enable_prefix_caching": False, "max_model_len": 512}
+    rng = Random(1)
+    limits = {"enable_prefix_caching": False, "max_model_len": 512}
     prompts = [
         [rng.randrange(5, 1000) for _ in range(rng.randint(5, 60))] for _ in range(num_prompts)
     ]
@@ -139,7 +140,8 @@ def _theirs(directory: Path) -> Embedder:
 
 def make_texts(num_texts: int, shortest: int, longest: int, seed: int = 0) -> list[str]:
     """Make texts of random words; their numbers of tokens include [CLS] and [SEP]."""
-    rng, texts = Random(seed), []
+    rng = Random(seed)
+    texts = []
     for _ in range(num_texts):
         words = rng.choices(range(VOCAB_SIZE - len(SPECIAL)), k=rng.randint(shortest, longest) - 2)
         texts.append(" ".join(f"w{word}" for word in words))

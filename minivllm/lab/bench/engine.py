@@ -58,7 +58,9 @@ class BenchEngine:
         """
         self.llm.reset_prefix_cache()
         gc.collect()
-        num_cached, answers, begin = 0, [], time.perf_counter()
+        num_cached = 0
+        answers = []
+        begin = time.perf_counter()
         for requests in rounds:
             params = [SamplingParams(**request.sampling_params) for request in requests]
             prompts = [{"prompt_token_ids": request.prompt_token_ids} for request in requests]
@@ -66,4 +68,4 @@ class BenchEngine:
             outputs = self.llm.generate(prompts, params, use_tqdm=False, lora_request=turns)
             num_cached += sum(output.num_cached_tokens or 0 for output in outputs)
             answers += [list(o.token_ids) for output in outputs for o in output.outputs]
-        return Run(answers, time.perf_counter() - begin, num_cached, peak_memory())
+        return Run(answers, time.perf_counter() - begin, num_cached, memory=peak_memory())

@@ -8,16 +8,17 @@ from minivllm.kv.block import KVCacheBlock
 from minivllm.kv.prefix_cache import PrefixCache
 from minivllm.lab.bench.machine import best_cpu_seconds
 from minivllm.lab.bench.workloads import BLOCK_SIZE, long_prompt
-from minivllm.request import Request, Sequence
-from minivllm.sampling_params import SamplingParams
+from minivllm.lab.sim.make import make_request
+from minivllm.request import Sequence
 from minivllm.utils.math_utils import cdiv
 
 
 def hashing_us() -> float:
     """µs to hash one block, the mean over the chain of a long prompt."""
-    request = Request("0", long_prompt(), SamplingParams())
+    request = make_request("0", long_prompt())
     num_blocks = len(request.prompt_token_ids) // BLOCK_SIZE
-    cache, seq = PrefixCache(BLOCK_SIZE), request.seqs[0]
+    cache = PrefixCache(BLOCK_SIZE)
+    seq = request.seqs[0]
 
     def hash_all_blocks():
         seq.block_hashes = []
@@ -42,7 +43,7 @@ def lookup_us(num_cached: int, num_hit: int = 64) -> tuple[float, float]:
 
     def chain_of(token_id: int) -> Sequence:
         prompt = [token_id] * (num_hit * BLOCK_SIZE + 1)  # a prompt's last token is never a hit
-        return Sequence(Request(str(token_id), prompt, SamplingParams()), 0)
+        return Sequence(make_request(str(token_id), prompt), 0)
 
     cache = PrefixCache(BLOCK_SIZE)
     for chain in range(cdiv(num_cached, num_hit)):
@@ -62,7 +63,8 @@ def lookup_us(num_cached: int, num_hit: int = 64) -> tuple[float, float]:
 def least_lookup_us(num_cached: int) -> float:
     """µs to get one entry of a dict of that size by 32 bytes."""
     names = [sha256(str(index).encode()).digest() for index in range(num_cached)]
-    known, wanted = dict.fromkeys(names, 0), names[:64]
+    known = dict.fromkeys(names, 0)
+    wanted = names[:64]
 
     def get_each():
         for name in wanted:

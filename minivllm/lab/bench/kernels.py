@@ -91,7 +91,14 @@ def bench_kernels(
     ok = num_heads % num_kv_heads == 0
     check(ok, "num_heads", num_heads, f"a multiple of num_kv_heads={num_kv_heads}")
     device = machine.default_device()
-    shape = Shape(num_heads, num_kv_heads, head_dim, block_size, getattr(torch, dtype), device)
+    shape = Shape(
+        num_heads,
+        num_kv_heads,
+        head_dim,
+        block_size=block_size,
+        dtype=getattr(torch, dtype),
+        device=device,
+    )
     cases = [
         Case("decode", batch, context, 1),
         Case("decode alone", 1, alone, 1),
@@ -120,9 +127,10 @@ def bench_kernels(
             report.note(f"left out: {error}")
             continue
         figures[name] = {
-            case.name: _figures(case, shape, peaks, _paged(backend, case, shape)) for case in cases
+            case.name: _figures(case, shape, peaks, run=_paged(backend, case, shape))
+            for case in cases
         }
-    dense = {case.name: _figures(case, shape, peaks, _dense(case, shape)) for case in cases}
+    dense = {case.name: _figures(case, shape, peaks, run=_dense(case, shape)) for case in cases}
     _print_results(report, figures, dense)
 
 
@@ -169,14 +177,25 @@ def _paged(backend, case: Case, shape: Shape):
     order = (1 + torch.randperm(case.batch * width, generator=generator)).tolist()
     tables = [order[i * width : (i + 1) * width] for i in range(case.batch)]
     storage = KVCache(
-        1, case.batch * width + 1, shape.block_size, shape.num_kv_heads, shape.head_dim,
-        shape.dtype, shape.device,
-    )  # fmt: skip
+        num_layers=1,
+        num_blocks=case.batch * width + 1,
+        block_size=shape.block_size,
+        num_kv_heads=shape.num_kv_heads,
+        head_dim=shape.head_dim,
+        dtype=shape.dtype,
+        device=shape.device,
+    )
     storage.data.normal_()
     first = case.context - case.query_len
-    slots = [s for t in tables for s in slots_of(t, first, case.context, shape.block_size)]
+    slots = [
+        s for t in tables for s in slots_of(t, first, case.context, block_size=shape.block_size)
+    ]
     metadata = AttentionMetadata.build(
-        [case.query_len] * case.batch, [case.context] * case.batch, tables, slots, shape.device
+        [case.query_len] * case.batch,
+        [case.context] * case.batch,
+        tables,
+        slot_mapping=slots,
+        device=shape.device,
     )
     query = _query(case.batch * case.query_len, shape)
     key_cache, value_cache = storage.layer(0)

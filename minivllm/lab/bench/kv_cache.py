@@ -45,7 +45,7 @@ def bench_kv_cache(
                 load_format=load_format, enable_prefix_caching=False,
             )  # fmt: skip
             engines[name] = engine.llm.llm_engine
-            _prefill(engines[name], batch_size, context, repeats + 2)
+            _prefill(engines[name], batch_size, context, max_tokens=repeats + 2)
         seconds: dict[str, list[float]] = {name: [] for name in NAMES}
         for _ in range(repeats):
             for name, llm_engine in engines.items():

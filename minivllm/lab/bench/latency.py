@@ -63,8 +63,10 @@ def bench_latency(
             attention_backend=attention_backend,
         )
         to_first, to_last = engine.repeat(first, repeats), engine.repeat(whole, repeats)
-    device, kind = machine.default_device(), getattr(torch, dtype)
-    peaks, cache_bytes = machine.measure(device, kind), machine.cache_bytes(device)
+    device = machine.default_device()
+    kind = getattr(torch, dtype)
+    peaks = machine.measure(device, kind)
+    cache_bytes = machine.cache_bytes(device)
     work_first, work = (
         work_of(config, rounds, kind.itemsize, cache_bytes=cache_bytes) for rounds in (first, whole)
     )
@@ -80,7 +82,7 @@ def bench_latency(
         f"weights, K and V, and computes {work.decode.flops / num_steps / 1e9:,.3g} GFLOP: "
         f"{1e3 * least['step_s']:.3g} ms at least."
     )
-    results = _figures(to_first, to_last, num_steps, least)
+    results = _figures(to_first, to_last, num_steps, least=least)
     report.table(
         "milliseconds",
         ("first token", "decode step", "of its roofline", "whole, best", "p50", "p90",

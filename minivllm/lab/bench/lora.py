@@ -82,7 +82,8 @@ def bench_lora(
 
 def write_adapter(directory: Path, layers: Mapping[str, LinearPart], rank: int, seed: int) -> None:
     """Write a random adapter of linear layers as PEFT does, in bfloat16."""
-    generator, tensors = torch.Generator().manual_seed(seed), {}
+    generator = torch.Generator().manual_seed(seed)
+    tensors = {}
     for name, (_, layer, _, rows) in layers.items():
         size = len(range(*rows.indices(layer.output_size)))
         for kind, shape in (("A", (rank, layer.input_size)), ("B", (size, rank))):

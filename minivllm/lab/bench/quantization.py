@@ -55,11 +55,13 @@ def bench_quantization(
     results: dict[str, dict[str, Any]] = {}
     for dtype in FLOATS:
         with bench_model(model, dtype) as (directory, load_format):
-            results[dtype] = _measure(directory, dtype, sizes, repeats, load_format=load_format)
+            results[dtype] = _measure(
+                directory, dtype, sizes, repeats=repeats, load_format=load_format
+            )
     for name, write in QUANTIZED.items():
         with TemporaryDirectory(prefix="minivllm-bench-") as made:
             directory = write(Path(made) / "model", model)
-            results[name] = _measure(directory, "float32", sizes, repeats)
+            results[name] = _measure(directory, "float32", sizes, repeats=repeats)
     for found in results.values():
         for dtype in FLOATS:
             found[f"ratio_{dtype}"] = results[dtype]["step_s"] / found["step_s"]

@@ -24,7 +24,11 @@ from minivllm.quantization.gguf.weights import gguf_name
 from minivllm.utils.validation import check
 
 _ALIGNMENT = 32  # bytes between tensors of a GGUF file
-_F32, _U32, _FLOAT, _STRING = 0, 4, 6, 8  # types of tensors and of values there
+# types of tensors and of values there
+_F32 = 0
+_U32 = 4
+_FLOAT = 6
+_STRING = 8
 
 
 def group_size(shape: str) -> int:
@@ -43,7 +47,7 @@ def write_gptq(directory: Path, shape: str) -> Path:
         }
 
     config = {"quant_method": "gptq", "bits": 4, "group_size": group}
-    return _write_directory(directory, shape, config, pack)
+    return _write_directory(directory, shape, config, pack=pack)
 
 
 def write_int8(directory: Path, shape: str) -> Path:
@@ -57,7 +61,7 @@ def write_int8(directory: Path, shape: str) -> Path:
     group = {"targets": ["Linear"], "weights": weights}
     config = {"quant_method": "compressed-tensors", "format": "int-quantized",
               "config_groups": {"group_0": group}, "ignore": ["lm_head"]}  # fmt: skip
-    return _write_directory(directory, shape, config, pack)
+    return _write_directory(directory, shape, config, pack=pack)
 
 
 def _write_directory(
@@ -102,7 +106,9 @@ def write_gguf(path: Path, shape: str, kind: str) -> Path:
         ("attention.head_count_kv", "num_key_value_heads"),
     ):  # fmt: skip
         values[f"{arch}.{key}"] = struct.pack("<II", _U32, fields[field])
-    infos, data, end = b"", [], 0
+    infos = b""
+    data = []
+    end = 0
     for name, size in _shapes(path.parent).items():
         is_matrix = len(size) == 2
         tensor = _floats(*size).float().view(torch.uint8)

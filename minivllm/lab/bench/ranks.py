@@ -83,7 +83,7 @@ def bench_ranks(
     # each rank writes its own and reads both
     least = 3 * num_bytes / machine.as_hardware(peaks).bytes_per_s
     report.ceiling({"least ratio": 1.0, "least all-reduce s": least}, "shared cores; bandwidth")
-    _print(report, runs, ready, sums, f"[{_ROWS}, {config.hidden_size}]")
+    _print(report, runs, ready, sums=sums, shape=f"[{_ROWS}, {config.hidden_size}]")
 
 
 def time_all_reduce(size: int, shape: tuple[int, int]) -> dict[str, float]:
@@ -94,7 +94,8 @@ def time_all_reduce(size: int, shape: tuple[int, int]) -> dict[str, float]:
         shape: of the tensor that they sum.
     """
     context = multiprocessing.get_context("spawn")
-    results, memory = context.SimpleQueue(), context.RawArray("b", shared_bytes(size))
+    results = context.SimpleQueue()
+    memory = context.RawArray("b", shared_bytes(size))
     with TemporaryDirectory() as directory:
         store = str(Path(directory) / "store")
         start = size, shape, store, memory, results
@@ -115,12 +116,14 @@ def _sum(
     """Process main: time sums with the other processes."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo", store=dist.FileStore(store, size), rank=rank, world_size=size)
-    ranks, found = list(range(size)), {}
+    ranks = list(range(size))
+    found = {}
     for name, group in (
         ("shared memory", ShmGroup(ranks, rank, memory)),
         ("gloo", TorchGroup(ranks, rank)),
     ):
-        x, seconds = torch.zeros(shape), []
+        x = torch.zeros(shape)
+        seconds = []
         for _ in range(_SUMS):
             begin = time.perf_counter()
             group.all_reduce(x)

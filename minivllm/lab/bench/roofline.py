@@ -34,18 +34,19 @@ def shape_of(config: ModelConfig, bytes_per_number: int) -> ModelShape:
 
     Vectors (norms, biases) and the embedding, of which a token reads a row, do not count.
     """
-    c, hidden = config, config.hidden_size
+    c = config
+    hidden = config.hidden_size
     heads, kv_heads = c.num_heads * c.head_dim, c.num_kv_heads * c.head_dim
     layer = hidden * (heads + 2 * kv_heads) + heads * hidden + 3 * hidden * c.intermediate_size
     return ModelShape(
         c.architecture,
         c.num_layers * layer + hidden * c.vocab_size,
         c.num_layers,
-        c.num_heads,
-        c.num_kv_heads,
-        c.head_dim,
-        c.max_model_len,
-        bytes_per_number,
+        num_heads=c.num_heads,
+        num_kv_heads=c.num_kv_heads,
+        head_dim=c.head_dim,
+        max_model_len=c.max_model_len,
+        bytes_per_number=bytes_per_number,
     )
 
 

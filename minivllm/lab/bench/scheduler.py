@@ -26,9 +26,9 @@ from minivllm.lab.bench.workloads import (
     PROMPT_TOKENS,
     prompt_of,
 )
-from minivllm.lab.sim.loop import make_scheduler, run_steps, runner_output
+from minivllm.lab.sim.loop import run_steps, runner_output
+from minivllm.lab.sim.make import make_request, make_scheduler
 from minivllm.request import Request, Sequence
-from minivllm.sampling_params import SamplingParams
 from minivllm.scheduling.batch_queue import BatchQueue
 from minivllm.scheduling.output import ModelRunnerOutput, SchedulerOutput
 from minivllm.scheduling.scheduler import Scheduler
@@ -90,7 +90,8 @@ def bench_scheduler(
             ],
         )  # fmt: skip
 
-    hashing, digest = hashing_us(), least_hashing_us()
+    hashing = hashing_us()
+    digest = least_hashing_us()
     report.ceiling({"hashing_us_per_block": digest}, "SHA-256 of as many bytes")
     share = f"{digest / hashing:.0%} of the ceiling"
     report.note(f"hashing: {hashing:.2f} µs per block of {BLOCK_SIZE}, {share}")
@@ -135,8 +136,9 @@ def _by_steps_done(
 ) -> dict[int, float]:
     """One long run, looked at when it has done few steps, a quarter of them, and all."""
     num_blocks = _blocks_filled(num_requests, num_steps + async_scheduling)
-    core = RunningDecodes(num_requests, num_blocks, caching, async_scheduling)
-    windows, figures = [], {}
+    core = RunningDecodes(num_requests, num_blocks, caching, async_scheduling=async_scheduling)
+    windows = []
+    figures = {}
     marks = {SHORT_RUN, num_steps // 4, num_steps}
     for steps in range(BLOCK_SIZE, num_steps + 1, BLOCK_SIZE):
         windows.append(window_us(core))
@@ -150,8 +152,9 @@ def _by_pool_size(num_requests: int, caching: bool, async_scheduling: bool) -> d
     enough = _blocks_filled(num_requests, SHORT_RUN + async_scheduling)
     figures = {}
     for factor in POOL_SIZES:
-        core = RunningDecodes(num_requests, factor * enough, caching, async_scheduling)
-        figures[factor * enough] = min(window_us(core) for _ in range(WINDOWS))
+        num_blocks = factor * enough
+        core = RunningDecodes(num_requests, num_blocks, caching, async_scheduling=async_scheduling)
+        figures[num_blocks] = min(window_us(core) for _ in range(WINDOWS))
     return figures
 
 
@@ -179,8 +182,8 @@ class RunningDecodes:
             max_model_len=MAX_MODEL_LEN,
             async_scheduling=async_scheduling,
         )
-        params = SamplingParams(max_tokens=MAX_MODEL_LEN - PROMPT_TOKENS, ignore_eos=True)
-        requests = [Request(str(index), prompt_of(index), params) for index in range(num_requests)]
+        most = MAX_MODEL_LEN - PROMPT_TOKENS
+        requests = [make_request(str(i), prompt_of(i), most) for i in range(num_requests)]
         self._steps: Iterator[Any] = run_steps(self.scheduler, requests, self._execute)
         if async_scheduling:
             self._steps = self._overlapped_steps(requests)
@@ -204,7 +207,8 @@ class RunningDecodes:
         while True:
             oldest = queue.advance(self._launch)
             if oldest is not None:
-                self.scheduler.update_from_output(*oldest)
+                plan, output = oldest
+                self.scheduler.update_from_output(plan, output)
                 yield
 
     def _launch(self, plan: SchedulerOutput) -> Future[ModelRunnerOutput]:
@@ -232,7 +236,7 @@ def window_us(core) -> float:
 
 def least_step_us(num_requests: int) -> float:
     """µs per request to write down that it runs, to count its token and to append it."""
-    request = Request("0", prompt_of(0), SamplingParams())
+    request = make_request("0", prompt_of(0))
     seqs = [Sequence(request, index) for index in range(num_requests)]
 
     def touch_each_request():

@@ -22,8 +22,9 @@ from minivllm.lab.bench.options import Repeats, Threads
 from minivllm.lab.bench.report import Report
 from minivllm.lab.bench.roofline import shape_of
 from minivllm.lab.bench.speculation_texts import Texts, texts
+from minivllm.lab.sim.make import make_request
 from minivllm.metrics.spec_decode import SpecDecodingStats
-from minivllm.request import Request, Sequence
+from minivllm.request import Sequence
 from minivllm.sampling_params import SamplingParams
 from minivllm.spec_decode.proposer import NgramProposer
 
@@ -158,8 +159,10 @@ def _step_costs(report: Report, plain: LLM) -> dict[str, float]:
     config = llm.llm_engine.model_config
     peaks = machine.measure(torch.device("cpu"), config.dtype)
     report.ceiling(peaks, "measured here")
-    shape, hardware = shape_of(config, config.dtype.itemsize), machine.as_hardware(peaks)
-    found, lines = {}, []
+    shape = shape_of(config, config.dtype.itemsize)
+    hardware = machine.as_hardware(peaks)
+    found = {}
+    lines = []
     for batch, context in BATCHES:
         seconds = {}
         for rows.num_rows in NUM_ROWS:
@@ -184,7 +187,8 @@ def _step_costs(report: Report, plain: LLM) -> dict[str, float]:
 
 def _step_seconds(llm: LLM, batch: int, context: int) -> float:
     """Seconds of a decode of this batch. The quickest quarter of steps counts."""
-    engine, times = llm.llm_engine, []
+    engine = llm.llm_engine
+    times = []
     vocab_size = engine.model_config.vocab_size
     params = SamplingParams(temperature=0, max_tokens=10 * STEPS, ignore_eos=True)
     for i in range(batch):
@@ -206,7 +210,7 @@ def _proposer_us(low: int, high: int, config: dict[str, Any]) -> float:
     """Microseconds of the n-gram proposer when a text of 4,096 tokens has grown by one."""
     proposer = NgramProposer(low, high, config["num_speculative_tokens"])
     token_ids = [(i * i + i // 7) % 900 for i in range(PROPOSER_TOKENS)]
-    seq = Request("0", token_ids, SamplingParams()).seqs[0]
+    seq = make_request("0", token_ids).seqs[0]
     propose = partial(proposer.propose, [seq])
     propose()  # reads the whole text, once
     times = []

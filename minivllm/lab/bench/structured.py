@@ -26,7 +26,9 @@ from minivllm.structured_output.manager import StructuredOutputManager
 from minivllm.utils.toml_data import load_toml
 from minivllm.worker import model_runner
 
-WALKS, PLACES, MAX_TOKENS = 50, 40, 100
+WALKS = 50
+PLACES = 40
+MAX_TOKENS = 100
 
 FORMS: dict[str, dict[str, Any]] = load_toml(__package__, "structured")
 LONG = ("lines", "counted", "list")  # whose texts do not end before MAX_TOKENS
@@ -86,7 +88,8 @@ def _compile_ms(manager: StructuredOutputManager, form: dict[str, Any]) -> float
 def _mask_us(manager: StructuredOutputManager, form: dict[str, Any]) -> dict[str, float]:
     """µs to fill a row; an automaton's first visits of its states included."""
     manager._compiled.cache_clear()
-    rng, times = Random(0), []
+    rng = Random(0)
+    times = []
     row = np.zeros((1, -(-len(manager.vocabulary) // 32)), dtype=np.int32)
     for _ in range(WALKS):
         grammar = manager.compile_grammar(StructuredOutputsParams(**form), manager.eos_token_ids)
@@ -116,12 +119,13 @@ def _step(llm: LLM, form: dict[str, Any], batch_size: int) -> dict[str, float]:
             ("apply", model_runner, "apply_grammar_bitmask"),
             ("accept", StructuredOutputGrammar, "accept_tokens"),
         ):
-            stack.enter_context(_timed(owner, function, name, spent))
+            stack.enter_context(_timed(owner, function, name, spent=spent))
         for index in range(batch_size):
             engine.add_request(str(index), f"Write a list, number {index}: ", params)
         engine.step()  # the prompts, and whatever is done once
         spent.update(dict.fromkeys(spent, 0.0))
-        begin, num_steps = time.thread_time(), 0
+        begin = time.thread_time()
+        num_steps = 0
         while engine.has_unfinished_requests():
             engine.step()
             num_steps += 1

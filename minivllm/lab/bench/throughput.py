@@ -68,7 +68,11 @@ def bench_throughput(
     peaks = machine.measure(device, getattr(torch, dtype))
     num_cached = runs[-1].num_cached_tokens
     work = work_of(
-        config, rounds, getattr(torch, dtype).itemsize, num_cached, machine.cache_bytes(device)
+        config,
+        rounds,
+        getattr(torch, dtype).itemsize,
+        num_cached_tokens=num_cached,
+        cache_bytes=machine.cache_bytes(device),
     )
     least = work.least_seconds(machine.as_hardware(peaks))
     report.ceiling({**peaks, "seconds": least}, "measured here, and the roofline of this work")
@@ -102,7 +106,8 @@ def _size(rounds: list[Round]) -> dict[str, int]:
 
 def _figures(rounds: list[Round], runs: list[Run], least: float) -> dict[str, Any]:
     times = [run.seconds for run in runs]
-    size, seconds = _size(rounds), min(times)
+    size = _size(rounds)
+    seconds = min(times)
     return {
         "seconds": seconds,
         "median_seconds": statistics.median(times),

@@ -43,7 +43,10 @@ def _ids(rng: Random, count: int, vocab_size: int) -> list[int]:
 
 
 def _length(rng: Random, bounds: int | list[int]) -> int:
-    return bounds if isinstance(bounds, int) else rng.randint(*bounds)
+    if isinstance(bounds, int):
+        return bounds
+    low, high = bounds
+    return rng.randint(low, high)
 
 
 def single_round(
@@ -112,7 +115,8 @@ def make_workload(name: str, num_requests: int | None, vocab_size: int) -> list[
     names = ", ".join(map(repr, WORKLOADS))
     check(name in WORKLOADS, "workload", name, f"one of {names}")
     described = dict(WORKLOADS[name])
-    usual, rng = described.pop("num_requests"), Random(described.pop("seed"))
+    usual = described.pop("num_requests")
+    rng = Random(described.pop("seed"))
     ok = num_requests is None or is_int(num_requests, 1)
     check(ok, "num_requests", num_requests, "an integer of at least 1")
     make = multi_turn if "num_turns" in described else single_round

@@ -198,12 +198,21 @@ class ContiguousKVCacheManager:
             reserved += slab.num_tokens_at_end - slab.num_tokens
             internal += slab.num_reserved - slab.num_tokens_at_end
             rounding += len(slab.blocks) - slab.num_reserved
-        free, external = self.block_pool.num_free_blocks, 0
+        free = self.block_pool.num_free_blocks
+        external = 0
         if next_seq is not None:
             num_slots = self.num_slots_to_reserve(next_seq)
             if num_slots <= free and not self.block_pool.can_allocate(num_slots):
-                free, external = 0, free
-        return SlotUsage(tokens, reserved, internal, rounding, external, free)
+                external = free
+                free = 0
+        return SlotUsage(
+            tokens=tokens,
+            reserved=reserved,
+            internal=internal,
+            rounding=rounding,
+            external=external,
+            free=free,
+        )
 
     def check_integrity(self) -> None:
         """Raise ``AssertionError`` if a slot is lost, held by two, or counted twice."""

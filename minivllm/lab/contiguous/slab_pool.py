@@ -117,7 +117,8 @@ class BuddyPool(SlabPool):
     """
 
     def _pieces(self, num_slots: int) -> list[range]:
-        pieces, start = [], 0
+        pieces = []
+        start = 0
         for bit in reversed(range(num_slots.bit_length())):
             if num_slots & (1 << bit):
                 pieces.append(range(start, start + (1 << bit)))

@@ -27,12 +27,15 @@ def find_channel_scales(
     """
     magnitude = inputs.abs().mean(0).clamp(min=1e-4)
     inputs = inputs[:: 1 + len(inputs) // MOST_ROWS]
-    wanted, best, least = inputs @ weight.T, torch.ones_like(magnitude), float("inf")
+    wanted = inputs @ weight.T
+    best = torch.ones_like(magnitude)
+    least = float("inf")
     for step in range(GRID):
         scales = magnitude ** (step / GRID)
         scales /= (scales.max() * scales.min()).sqrt()
         rounded = round_to_nearest(weight * scales, bits, group, sym=False).dequantize() / scales
         error = float((inputs @ rounded.T - wanted).square().sum())
         if error < least:
-            best, least = scales, error
+            best = scales
+            least = error
     return best

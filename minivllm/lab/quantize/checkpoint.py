@@ -28,7 +28,8 @@ def pack(numbers: torch.Tensor, bits: int, dim: int) -> torch.Tensor:
 
 def gptq_tensors(name: str, weight: QuantizedWeight, bits: int) -> dict[str, torch.Tensor]:
     """Tensors of a layer in GPTQ's second format, which stores zero points as they are."""
-    columns, groups = weight.q.shape[1], weight.scales.shape[1]
+    columns = weight.q.shape[1]
+    groups = weight.scales.shape[1]
     return {
         f"{name}.qweight": pack(weight.q.T, bits, 0),
         f"{name}.qzeros": pack(weight.zeros.T, bits, 1),

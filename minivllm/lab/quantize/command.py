@@ -51,26 +51,29 @@ def run_quantize(
     ok = bits in bits_of_method
     check(ok, "bits", bits, f"one of {bits_of_method} with {method}")
     if method == "smoothquant":  # what int8 products take
-        group, sym = -1, True
+        group = -1
+        sym = True
     check(is_int(num_texts, 1), "num_texts", num_texts, "an integer of at least 1")
     ok = not (target / "config.json").exists()
     check(ok, "the target", str(target), "a directory without a config.json")
     if (found := get_quantization_config(source)) is not None:
         check(False, "the source", f"a checkpoint in {found.name}", "one of floats")
     config = load_config(source)
-    model = load_model(source, config, torch.float32, torch.device("cpu"))
+    model = load_model(source, config, torch.float32, device=torch.device("cpu"))
     for name, part in quantized_parts(model).items():
-        check_sizes(name, part, bits, group)
+        check_sizes(name, part, bits, group=group)
     texts = list(calibration_texts(source, config.max_model_len, num_texts))
     sym = sym and method != "awq"
     tensors: dict[str, torch.Tensor] = {}
     to_tensors = TENSORS_OF_METHOD.get(method) or partial(gptq_tensors, bits=bits)
-    for name, weight in quantize_model(model, texts, method, bits, group, sym):
+    for name, weight in quantize_model(model, texts, method, bits=bits, group=group, sym=sym):
         for key, tensor in to_tensors(name, weight).items():
             is_transposed = key.endswith(model.transposed_in_checkpoint)
             tensors[key] = tensor.T.contiguous() if is_transposed else tensor
     tensors |= float_tensors(model, config.dtype)  # scales were folded into some of them
-    save_checkpoint(source, target, tensors, quantization_config(method, bits, group, sym))
+    save_checkpoint(
+        source, target, tensors, config=quantization_config(method, bits, group, sym=sym)
+    )
 
 
 def check_sizes(name: str, part: LinearPart, bits: int, group: int) -> None:

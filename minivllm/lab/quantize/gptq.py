@@ -19,13 +19,15 @@ def gptq(
     weight: torch.Tensor, hessian: torch.Tensor, bits: int, group: int, sym: bool
 ) -> QuantizedWeight:
     """Quantize a weight ``[out, in]``, given ``X^T X`` of its inputs, float32 ``[in, in]``."""
-    w, factor, parts = weight.float().clone(), inverse_factor(hessian), []
+    w = weight.float().clone()
+    factor = inverse_factor(hessian)
+    parts = []
     for begin in range(0, w.shape[1], group):
         end = min(begin + group, w.shape[1])
         scale, zero = find_scale_and_zero(w[:, begin:end], bits, sym)
         columns = []
         for k in range(begin, end):
-            q = round_to_grid(w[:, k : k + 1], scale, zero, bits)
+            q = round_to_grid(w[:, k : k + 1], scale, zero, bits=bits)
             error = (w[:, k : k + 1] - (q - zero) * scale) / factor[k, k]
             w[:, k + 1 :] -= error * factor[k, k + 1 :]
             columns.append(q)

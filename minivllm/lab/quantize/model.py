@@ -27,7 +27,8 @@ class Sequence:
 
     def __init__(self, model: DecoderModel, token_ids: list[int]):
         ids, positions = torch.tensor(token_ids), torch.arange(len(token_ids))
-        self.hidden, self.residual = model.embed(ids, positions), None
+        self.hidden = model.embed(ids, positions)
+        self.residual = None
         tables = model.model.cos_sin(positions)
         self.cos_sin = dict(zip(model.model.layers, tables, strict=True))
 
@@ -70,9 +71,9 @@ def quantize_model(
         for name, part in mine.items():
             weight = part.layer.weight[part.rows]
             if method == "gptq":
-                quantized = gptq(weight, hessians[part.layer], bits, group, sym)
+                quantized = gptq(weight, hessians[part.layer], bits, group=group, sym=sym)
             else:
-                quantized = round_to_nearest(weight, bits, group, sym)
+                quantized = round_to_nearest(weight, bits, group, sym=sym)
             weight.copy_(quantized.dequantize())
             yield name, quantized
         for sequence in sequences:

@@ -52,6 +52,6 @@ def round_to_nearest(weight: torch.Tensor, bits: int, group: int, sym: bool) -> 
     parts = []
     for columns in weight.float().split(group, 1):
         scale, zero = find_scale_and_zero(columns, bits, sym)
-        parts.append((round_to_grid(columns, scale, zero, bits), scale, zero))
+        parts.append((round_to_grid(columns, scale, zero, bits=bits), scale, zero))
     q, scales, zeros = (torch.cat(part, 1) for part in zip(*parts, strict=True))
     return QuantizedWeight(q.to(torch.uint8), scales.half(), zeros.to(torch.uint8))

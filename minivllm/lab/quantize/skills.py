@@ -48,9 +48,9 @@ def save_rounded(target: Path, bits: int, method: str = "rtn", num_texts: int = 
     """
     source = embedded_model_path()
     config = load_config(source)
-    model = load_model(source, config, torch.float32, torch.device("cpu"))
+    model = load_model(source, config, torch.float32, device=torch.device("cpu"))
     texts = list(calibration_texts(source, config.max_model_len, num_texts))
-    for _ in quantize_model(model, texts, method, bits, GROUP, sym=False):
+    for _ in quantize_model(model, texts, method, bits=bits, group=GROUP, sym=False):
         pass  # it is done in place
     target.mkdir(parents=True, exist_ok=True)
     for file in source.glob("*.json"):
@@ -81,7 +81,9 @@ def measure() -> Iterator[tuple[str, dict[str, int]]]:
     for name, way in WAYS.items():
         with TemporaryDirectory() as folder:
             if way is not None:
-                save_rounded(Path(folder), way[1], way[0], NUM_TEXTS if way[0] == "gptq" else 0)
+                save_rounded(
+                    Path(folder), way[1], way[0], num_texts=NUM_TEXTS if way[0] == "gptq" else 0
+                )
             llm = LLM(str(embedded_model_path() if way is None else folder), dtype="float32")
             yield (
                 name,

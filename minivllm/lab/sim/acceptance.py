@@ -39,9 +39,11 @@ class Acceptance:
         )
         tokens, steps = _decoded(trace)
         return cls(
-            tokens / max(1, steps), accepted / max(1, drafted),
-            1 + accepted / max(1, len(found)), first_right,
-        )  # fmt: skip
+            tokens / max(1, steps),
+            accepted / max(1, drafted),
+            1 + accepted / max(1, len(found)),
+            first_right=first_right,
+        )
 
 
 def _decoded(trace: Trace) -> tuple[int, int]:

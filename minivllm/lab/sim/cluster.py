@@ -30,7 +30,8 @@ class StageCost:
 
     def __init__(self, node: Node, model: ModelShape, stage: int, pp_size: int, tp_size: int):
         begin, end = get_pp_indices(model.num_layers, stage, pp_size)
-        self.num_layers, self.num_ranks = end - begin, tp_size
+        self.num_layers = end - begin
+        self.num_ranks = tp_size
         self.rank_cost = CostModel(node.reached(tp_size), thin(model, self.num_layers, tp_size))
         self.launch_s = self.num_layers * node.launch_s_per_layer
         # two sums in a layer, and one for the embedding
@@ -94,11 +95,19 @@ class Cluster:
     ):
         self.model = model
         pp_size, tp_size = pipeline_parallel_size, tensor_parallel_size
-        heads = model.num_heads, model.num_kv_heads
-        check_tensor_parallel_size(*heads, model.hidden_size, tp_size)
-        self.stages = [StageCost(node, model, i, pp_size, tp_size) for i in range(pp_size)]
+        check_tensor_parallel_size(
+            model.num_heads, model.num_kv_heads, model.hidden_size, size=tp_size
+        )
+        self.stages = [
+            StageCost(node, model, i, pp_size=pp_size, tp_size=tp_size) for i in range(pp_size)
+        ]
         self.num_ranks = tp_size * pp_size
-        self.cpu = CPUSeconds(0.0, 0.0, node.cpu_s_per_sequence, node.device.api_s_per_token)
+        self.cpu = CPUSeconds(
+            before=0.0,
+            after=0.0,
+            after_each=node.cpu_s_per_sequence,
+            api_each=node.device.api_s_per_token,
+        )
 
     def num_blocks(self, block_size: int, gpu_memory_utilization: float = 0.9) -> int:
         """Blocks beside the weights on every rank: as many as the fullest rank has room for.

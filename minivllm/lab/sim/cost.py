@@ -84,10 +84,10 @@ class Hardware:
         Args:
             where: what this device is called in the message.
         """
-        check_rates(self, where, "flops_per_s", "bytes_per_s")
-        check_sizes(self, where, "memory_bytes")
-        check_at_least_zero(self, where, "overhead_s", "update_s", "cpu_s_per_sequence")
-        check_at_least_zero(self, where, "api_s_per_token")
+        check_rates(self, where, ["flops_per_s", "bytes_per_s"])
+        check_sizes(self, where, ["memory_bytes"])
+        seconds = ["overhead_s", "update_s", "cpu_s_per_sequence", "api_s_per_token"]
+        check_at_least_zero(self, where, seconds)
 
     @property
     def ridge(self) -> float:
@@ -118,9 +118,9 @@ class ModelShape:
 
     def check(self, where: str) -> None:
         """Raise ``ValueError`` for a size that no transformer has; ``where`` names this one."""
-        check_sizes(self, where, "num_params", "bytes_per_number")
-        check_counts(self, where, "num_layers", "num_heads", "num_kv_heads", "head_dim")
-        check_counts(self, where, "max_model_len")
+        check_sizes(self, where, ["num_params", "bytes_per_number"])
+        check_counts(self, where, ["num_layers", "num_heads", "num_kv_heads", "head_dim"])
+        check_counts(self, where, ["max_model_len"])
 
     @property
     def hidden_size(self) -> int:
@@ -137,7 +137,7 @@ class ModelShape:
         return self.bytes_per_block(block_size=1)
 
     def bytes_per_block(self, block_size: int) -> int:
-        """Bytes of K and V of a block's positions, over all layers."""
+        """Bytes of K and V of a number of positions, over all layers."""
         spec = FullAttentionSpec(
             block_size,
             num_kv_heads=self.num_kv_heads,
@@ -181,13 +181,30 @@ HARDWARE = {
 }
 
 MODELS = {
-    "embedded": ModelShape("embedded", 4.07e6, 5, 4, 4, 64, 8192, bytes_per_number=4),
-    "llama-8b": ModelShape("llama-8b", 8.03e9, 32, 32, 8, 128, 8192),
-    "opt-13b": ModelShape("opt-13b", 13e9, 40, 40, 40, 128, 2048),  # the paper's
+    "embedded": ModelShape(
+        "embedded",
+        4.07e6,
+        5,
+        num_heads=4,
+        num_kv_heads=4,
+        head_dim=64,
+        max_model_len=8192,
+        bytes_per_number=4,
+    ),
+    "llama-8b": ModelShape(
+        "llama-8b", 8.03e9, 32, num_heads=32, num_kv_heads=8, head_dim=128, max_model_len=8192
+    ),
+    "opt-13b": ModelShape(
+        "opt-13b", 13e9, 40, num_heads=40, num_kv_heads=40, head_dim=128, max_model_len=2048
+    ),  # the paper's
     # Weights of 83 % of an 80 GB device: of that size, a second device gives 13.9 times the
     # blocks, which is the number in vLLM's post on distributed inference (2025).
-    "33b": ModelShape("33b", 33.2e9, 60, 56, 8, 128, 8192),
-    "llama-2-70b": ModelShape("llama-2-70b", 68.98e9, 80, 64, 8, 128, 4096),
+    "33b": ModelShape(
+        "33b", 33.2e9, 60, num_heads=56, num_kv_heads=8, head_dim=128, max_model_len=8192
+    ),
+    "llama-2-70b": ModelShape(
+        "llama-2-70b", 68.98e9, 80, num_heads=64, num_kv_heads=8, head_dim=128, max_model_len=4096
+    ),
 }
 
 
@@ -195,14 +212,17 @@ class CostModel:
     """Seconds per step, for one model on one device."""
 
     def __init__(self, hardware: Hardware, model: ModelShape):
-        self.hardware, self.model = hardware, model
+        self.hardware = hardware
+        self.model = model
         # as ``minivllm.lab.sim.cluster.Cluster`` has them: one stage of one rank
-        self.stages, self.num_ranks, self.num_all_reduces = [self], 1, 0
+        self.stages = [self]
+        self.num_ranks = 1
+        self.num_all_reduces = 0
         self.cpu = CPUSeconds(
-            hardware.overhead_s,
-            hardware.update_s,
-            hardware.cpu_s_per_sequence,
-            hardware.api_s_per_token,
+            before=hardware.overhead_s,
+            after=hardware.update_s,
+            after_each=hardware.cpu_s_per_sequence,
+            api_each=hardware.api_s_per_token,
         )
         # Each is a sum over the step's tokens, so a step's cost is three products.
         self._s_per_token = model.flops_per_token / hardware.flops_per_s

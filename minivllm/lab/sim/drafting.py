@@ -37,7 +37,8 @@ def check_speculative(speculative: Any) -> None:
 
 def speculative_limits(speculative: dict[str, Any]) -> dict[str, int]:
     """Limits for ``SchedulerConfig``: only a draft model needs slots and budget."""
-    k, has_model = speculative["num_speculative_tokens"], speculative["method"] == "draft_model"
+    k = speculative["num_speculative_tokens"]
+    has_model = speculative["method"] == "draft_model"
     return {
         "num_speculative_tokens": k,
         "num_lookahead_tokens": k if has_model else 0,
@@ -47,7 +48,8 @@ def speculative_limits(speculative: dict[str, Any]) -> dict[str, int]:
 
 def fake_drafts(token_ids: list[int], speculative: dict[str, Any], max_model_len: int) -> list[int]:
     """The made-up drafter: the first drafts are what the made-up model will say, the others not."""
-    n, k = len(token_ids), speculative["num_speculative_tokens"]
+    n = len(token_ids)
+    k = speculative["num_speculative_tokens"]
     x = (7 * sum(token_ids) + 13 * n + speculative["draft_seed"]) % 1009
     length = x % (k + 1) if speculative["method"] == "ngram" else k
     length = max(0, min(length, max_model_len - n))
@@ -80,7 +82,8 @@ class PaddingScheduler(Scheduler):
         return super().update_from_output(scheduler_output, output)
 
     def _admit(self, request: Request, output: SchedulerOutput) -> bool:
-        k, (seq,) = self.config.num_speculative_tokens, request.unfinished_seqs
+        k = self.config.num_speculative_tokens
+        (seq,) = request.unfinished_seqs
         num_hit = self.kv_manager.get_computed_blocks(seq).num_tokens
         if not self._is_padded(seq, num_hit, output):
             return super()._admit(request, output)

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from minivllm.config import SchedulerConfig
 from minivllm.kv.manager import KVCacheManager
 from minivllm.lab.sim.loop import run_steps
+from minivllm.lab.sim.make import make_request, make_traced_scheduler
 from minivllm.request import Request
-from minivllm.sampling_params import SamplingParams
 from minivllm.scheduling.policies import SchedulingPolicy
-from minivllm.scheduling.scheduler import Scheduler
 from minivllm.trace import Trace
 from minivllm.utils.validation import check, is_int
 
@@ -55,25 +53,26 @@ def dry_run(
         ValueError: for a request that could never run, or a policy that never admits a request.
         RuntimeError: if a request still waits or runs after ``max_steps``.
     """
-    config = SchedulerConfig(
-        max_num_batched_tokens,
-        max_num_seqs,
-        max_model_len,
-        enable_chunked_prefill,
-        long_prefill_token_threshold,
-        policy,
-        preemption_mode,
+    scheduler = make_traced_scheduler(
+        num_blocks=num_blocks,
+        block_size=block_size,
+        max_num_batched_tokens=max_num_batched_tokens,
+        enable_prefix_caching=enable_prefix_caching,
+        num_host_blocks=num_host_blocks,
+        kv_cache_manager_cls=kv_cache_manager_cls,
+        max_num_seqs=max_num_seqs,
+        max_model_len=max_model_len,
+        enable_chunked_prefill=enable_chunked_prefill,
+        long_prefill_token_threshold=long_prefill_token_threshold,
+        policy=policy,
+        preemption_mode=preemption_mode,
         max_loras=max_loras,
     )
-    trace = Trace(num_blocks, block_size, max_num_batched_tokens)
-    manager = kv_cache_manager_cls(
-        num_blocks, block_size, enable_prefix_caching, num_host_blocks, trace
-    )
-    scheduler = Scheduler(config, manager, trace)
     requests = [_request(index, entry) for index, entry in enumerate(workload)]
     for _ in run_steps(scheduler, requests, max_steps=max_steps):
         scheduler.check_integrity()
-    return trace
+    assert scheduler.trace is not None
+    return scheduler.trace
 
 
 def _request(index: int, entry: tuple[int, int] | Request) -> Request:
@@ -87,5 +86,4 @@ def _request(index: int, entry: tuple[int, int] | Request) -> Request:
         "(prompt tokens, output tokens), each at least 1, or a Request",
     )
     num_prompt, num_output = entry
-    params = SamplingParams(max_tokens=num_output, ignore_eos=True)
-    return Request(str(index), [0] * num_prompt, params)
+    return make_request(str(index), num_prompt, num_output)

@@ -17,8 +17,8 @@ class Link:
 
     def check(self, where: str) -> None:
         """Raise ``ValueError`` for a number that time cannot be computed from."""
-        check_rates(self, where, "bytes_per_s")
-        check_at_least_zero(self, where, "latency_s")
+        check_rates(self, where, ["bytes_per_s"])
+        check_at_least_zero(self, where, ["latency_s"])
 
     def send_seconds(self, num_bytes: float) -> float:
         """Seconds from one device to the next."""

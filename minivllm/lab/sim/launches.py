@@ -26,7 +26,8 @@ def launch_each(kernels_us: Sequence[float], launch_us: float) -> list[Launch]:
         ValueError: for what is no time.
     """
     _check(kernels_us, launch_us)
-    launches, free = [], 0.0
+    launches = []
+    free = 0.0
     for i, kernel in enumerate(kernels_us):
         begin = max(free, (i + 1) * launch_us)
         free = begin + kernel
@@ -37,7 +38,8 @@ def launch_each(kernels_us: Sequence[float], launch_us: float) -> list[Launch]:
 def launch_graph(kernels_us: Sequence[float], launch_us: float) -> list[Launch]:
     """Start all kernels by one call; arguments as of ``launch_each``."""
     _check(kernels_us, launch_us)
-    launches, free = [], launch_us
+    launches = []
+    free = launch_us
     for i, kernel in enumerate(kernels_us):
         launches.append(Launch(None if i else (0.0, launch_us), (free, free + kernel)))
         free += kernel

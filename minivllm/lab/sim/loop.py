@@ -8,17 +8,14 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from minivllm.config import SchedulerConfig
-from minivllm.kv.manager import KVCacheManager
+from minivllm.lab.sim.clock import Clock
 from minivllm.logger import silenced
 from minivllm.request import Request, Sequence
-from minivllm.scheduling.async_scheduler import AsyncScheduler
 from minivllm.scheduling.livelock import check_progress
 from minivllm.scheduling.output import ModelRunnerOutput, SchedulerOutput, TokenLogprobs
 from minivllm.scheduling.scheduler import Scheduler
-from minivllm.trace import Trace
 
 Execute = Callable[[Scheduler, SchedulerOutput], ModelRunnerOutput]
 
@@ -88,7 +85,8 @@ class LimitedArrivals(Arrivals):
 
     def __init__(self, under_way: Collection[str], max_concurrency: int):
         super().__init__()
-        self._under_way, self._max_concurrency = under_way, max_concurrency
+        self._under_way = under_way
+        self._max_concurrency = max_concurrency
         self._was_full = False
 
     def pop_until(self, now: float) -> Iterator[Request]:
@@ -105,31 +103,18 @@ class LimitedArrivals(Arrivals):
         return len(self._under_way) < self._max_concurrency
 
 
-def make_scheduler(
-    kv_manager: KVCacheManager, trace: Trace | None = None, num_stages: int = 1, **limits: Any
-) -> Scheduler:
-    """The engine's scheduler; ``limits`` are fields of ``SchedulerConfig``, named as for ``LLM``.
-
-    With ``async_scheduling`` it is one for plans in flight, of a pipeline of ``num_stages``.
-
-    Raises:
-        ValueError: for an unknown policy.
-    """
-    config = SchedulerConfig(**limits)
-    if config.async_scheduling:
-        return AsyncScheduler(config, kv_manager, trace, num_stages=num_stages)
-    return Scheduler(config, kv_manager, trace)
-
-
 def fake_tokens(token_ids: list[int], n: int) -> list[int]:
     """The next ``n`` tokens of the made-up model.
 
     Each is a function of all tokens so far, so that a lost one shows.
     """
-    total, num_tokens, made = sum(token_ids), len(token_ids), []
+    total = sum(token_ids)
+    num_tokens = len(token_ids)
+    made = []
     for _ in range(n):
         made.append((total + num_tokens) % 1000 + 5)
-        total, num_tokens = total + made[-1], num_tokens + 1
+        total += made[-1]
+        num_tokens += 1
     return made
 
 
@@ -191,7 +176,7 @@ def run_steps(
     scheduler: Scheduler,
     requests: Iterable[Request] | Arrivals = (),
     execute: Execute = fake_execute,
-    now: Callable[[], float] | None = None,
+    clock: Clock | None = None,
     max_steps: int | None = None,
 ) -> Iterator[Step]:
     """Serve until no request waits, runs or is still to come; a step is yielded when it is done.
@@ -201,7 +186,8 @@ def run_steps(
         requests: each joins the queue at its ``arrival_time``. ``Arrivals`` may be pushed to
             between two steps.
         execute: takes the model's place.
-        now: the time before a step; None: the number of steps so far.
+        clock: seconds, to which ``execute`` adds; an idle engine waits for the next request. None:
+            the time is the number of steps so far.
         max_steps: when to give up.
 
     Raises:
@@ -215,7 +201,9 @@ def run_steps(
             raise TooManySteps(
                 f"after {max_steps} steps some are not done: {', '.join(scheduler.requests)}."
             )
-        for request in arrivals.pop_until(num_steps if now is None else now()):
+        if clock is not None and not scheduler.requests:
+            clock.wait_until(arrivals.next_time)
+        for request in arrivals.pop_until(num_steps if clock is None else clock.now):
             scheduler.add_request(request)
         with silenced("minivllm.scheduling.preemption"):
             step = run_step(scheduler, execute, more_to_come=bool(arrivals))

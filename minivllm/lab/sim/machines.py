@@ -60,10 +60,10 @@ class Node:
             part = getattr(self, name)
             check(isinstance(part, kind), f"{where}.{name}", part, f"a {kind.__name__}")
             part.check(f"{where}.{name}")
-        check_counts(self, where, "num_devices")
-        check_shares(self, where, "flops_share", "bytes_share")
-        check_at_least_zero(self, where, "flops_exponent")
-        check_at_least_zero(self, where, "launch_s_per_layer", "cpu_s_per_sequence")
+        check_counts(self, where, ["num_devices"])
+        check_shares(self, where, ["flops_share", "bytes_share"])
+        check_at_least_zero(self, where, ["flops_exponent"])
+        check_at_least_zero(self, where, ["launch_s_per_layer", "cpu_s_per_sequence"])
 
     def reached(self, num_ranks: int) -> Hardware:
         """The device with what a rank reaches in place of the peaks, and without overhead."""
@@ -87,12 +87,12 @@ class Node:
 # columns of 32 and 16 sequences, and that of TP 4, were not used.
 NODES = {
     "8xa100": Node(
-        "8xa100", HARDWARE["a100"], 8, LINKS["nvlink3"], LINKS["infiniband-hdr"],
+        "8xa100", HARDWARE["a100"], 8, link=LINKS["nvlink3"], network=LINKS["infiniband-hdr"],
         flops_share=0.81, flops_exponent=0.27, bytes_share=0.65,
         launch_s_per_layer=44.5e-3 / 80, cpu_s_per_sequence=0.4e-3,
     ),
     "8xh100": Node(
-        "8xh100", HARDWARE["h100"], 8, LINKS["nvlink4"], LINKS["infiniband-ndr"],
+        "8xh100", HARDWARE["h100"], 8, link=LINKS["nvlink4"], network=LINKS["infiniband-ndr"],
         flops_share=0.60, flops_exponent=0.32, bytes_share=0.58,
         launch_s_per_layer=29.4e-3 / 80, cpu_s_per_sequence=0.32e-3,
     ),

@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections import deque
 from concurrent.futures import Future
 
+from minivllm.lab.sim.clock import Clock
 from minivllm.lab.sim.cluster import Cluster
 from minivllm.lab.sim.cost import CostModel
-from minivllm.lab.sim.replica import Clock, Replica, Size
+from minivllm.lab.sim.replica import Replica, Size
 from minivllm.request import Sequence
 from minivllm.scheduling.batch_queue import BatchQueue
 from minivllm.scheduling.livelock import check_progress
@@ -39,7 +40,7 @@ class PipelineReplica(Replica):
         api_waits: bool,
         size: int,
     ):
-        super().__init__(scheduler, cost, clock, api_waits)
+        super().__init__(scheduler, cost, clock, api_waits=api_waits)
         self.has_lanes = scheduler.trace is not None
         self.queue = BatchQueue(scheduler, size)
         self.free_from = [0.0] * len(self.stages)  # when each stage has done the plan before
@@ -65,7 +66,8 @@ class PipelineReplica(Replica):
         if oldest is None:
             return []
         plan, output = oldest
-        before, (num_tokens, passed) = self.now, self.in_flight.popleft()
+        before = self.now
+        (num_tokens, passed) = self.in_flight.popleft()
         if passed:
             end = max(before, passed[-1][1])
             self.clock.now = end + self.cpu.update(len(plan.num_scheduled_tokens))
@@ -79,7 +81,8 @@ class PipelineReplica(Replica):
     @property
     def _is_kept_out(self) -> bool:
         """True if there are requests, and none runs or is in flight."""
-        scheduler, in_flight = self.scheduler, (passed for _, passed in self.in_flight)
+        scheduler = self.scheduler
+        in_flight = (passed for _, passed in self.in_flight)
         return bool(scheduler.requests) and not (scheduler.running or any(in_flight))
 
     def _launch(self, plan: SchedulerOutput) -> Future[ModelRunnerOutput]:
@@ -91,7 +94,8 @@ class PipelineReplica(Replica):
         future: Future[ModelRunnerOutput] = Future()
         output, self._size = self._forward(plan)
         future.set_result(output)
-        num_tokens, passed = self._size.num_tokens, []
+        num_tokens = self._size.num_tokens
+        passed = []
         if num_tokens:
             self._let_plan_take_time()
             passed = self._pass()
@@ -105,13 +109,14 @@ class PipelineReplica(Replica):
 
     def _pass(self) -> list[tuple[float, float]]:
         """Start and end of the last plan in each stage."""
-        ready, passed, size = self.now, [], self._size
+        ready = self.now
+        passed = []
+        size = self._size
         for index, stage in enumerate(self.stages):
             if index > 0:
                 ready += self.stages[index - 1].send_seconds(size.num_tokens)
             start = max(ready, self.free_from[index])
-            end = start + stage.device_seconds(size.num_tokens, size.num_attended, size.num_kv)
-            self.free_from[index] = end
-            ready = end
-            passed.append((start, end))
+            ready = start + stage.device_seconds(size.num_tokens, size.num_attended, size.num_kv)
+            self.free_from[index] = ready
+            passed.append((start, ready))
         return passed

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from minivllm.trace import Trace
@@ -23,18 +24,29 @@ def record_stage(
         num_tokens: of the plan.
         start, end: seconds between which the stage computes.
     """
-    stage, plan = stages[index], trace.oldest_plan
+    stage = stages[index]
+    plan = trace.oldest_plan
     slot = (end - start) / max(1, stage.num_all_reduces)
     for rank in range(index * stage.num_ranks, (index + 1) * stage.num_ranks):
         trace.record(RankWorked, rank, plan, start, end)
+        exchange = partial(_exchange, trace, rank, plan)
         if index > 0:
             arrival = start - stages[index - 1].send_seconds(num_tokens)
-            sent = stage.sent_bytes(num_tokens)
-            trace.record(Communicated, rank, plan, arrival, start, "pp", "recv", sent)
+            exchange(arrival, start, "pp", op="recv", num_bytes=stage.sent_bytes(num_tokens))
         for number in range(1, stage.num_all_reduces + 1):
-            done, num_bytes = start + number * slot, stage.all_reduce_bytes(num_tokens)
-            times = done - stage.all_reduce_seconds(num_tokens), done
-            trace.record(Communicated, rank, plan, *times, "tp", "all_reduce", num_bytes)
+            done = start + number * slot
+            begin = done - stage.all_reduce_seconds(num_tokens)
+            num_bytes = stage.all_reduce_bytes(num_tokens)
+            exchange(begin, done, "tp", op="all_reduce", num_bytes=num_bytes)
         if index < len(stages) - 1:
-            arrival, sent = end + stage.send_seconds(num_tokens), stage.sent_bytes(num_tokens)
-            trace.record(Communicated, rank, plan, end, arrival, "pp", "send", sent)
+            arrival = end + stage.send_seconds(num_tokens)
+            exchange(end, arrival, "pp", op="send", num_bytes=stage.sent_bytes(num_tokens))
+
+
+def _exchange(
+    trace: Trace, rank: int, plan: int, start: float, end: float, group: str, **what: Any
+) -> None:
+    """Record that a rank took part in an operation of a group."""
+    trace.records.append(
+        Communicated(trace.step, rank, plan, start=start, end=end, group=group, **what)
+    )

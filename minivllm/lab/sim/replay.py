@@ -10,21 +10,14 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
-from minivllm.config import SchedulerConfig
 from minivllm.kv.manager import KVCacheManager
-from minivllm.lab.sim.drafting import (
-    PaddingScheduler,
-    check_speculative,
-    fake_drafts,
-    speculative_limits,
-)
+from minivllm.lab.sim.drafting import check_speculative, fake_drafts
 from minivllm.lab.sim.loop import Step, fake_execute, run_steps
+from minivllm.lab.sim.make import make_request, make_vllms_scheduler
 from minivllm.lab.sim.replay_queue import CallRecorder
-from minivllm.lora.request import LoadedLoRA, LoRARequest
+from minivllm.lora.request import LoRARequest
 from minivllm.pooling_params import PoolingParams
 from minivllm.request import Request
-from minivllm.sampling_params import SamplingParams
-from minivllm.scheduling.async_scheduler import AsyncScheduler
 from minivllm.scheduling.output import ModelRunnerOutput, SchedulerOutput
 from minivllm.scheduling.policies import SchedulingPolicy
 from minivllm.scheduling.scheduler import Scheduler
@@ -91,7 +84,8 @@ def replay_steps(
     workload: dict[str, Any], kv_cache_manager_cls: type[KVCacheManager] = KVCacheManager
 ) -> Iterator[dict[str, Any]]:
     """The steps of a replay one by one, with a ``KVCacheManager`` of your own."""
-    return _describe_steps(*_prepare(workload, None, kv_cache_manager_cls))
+    scheduler, requests, speculative = _prepare(workload, None, kv_cache_manager_cls)
+    return _describe_steps(scheduler, requests, speculative)
 
 
 def _prepare(
@@ -104,21 +98,18 @@ def _prepare(
     manager = kv_cache_manager_cls(
         config["num_gpu_blocks"], config["block_size"], config["enable_prefix_caching"]
     )
-    manager.forgets_called_off = False  # as vLLM, whose plans are replayed
     speculative = config.get("speculative")
-    limits = {name: config[name] for name in _LIMITS}
-    if speculative is not None:
-        limits |= speculative_limits(speculative)
-    limits["max_loras"] = config.get("max_loras", 0)
-    limits["num_sampled_tokens_per_step"] = int(config.get("runner_type") != "pooling")
-    scheduler_config = SchedulerConfig(policy=policy or config["policy"], **limits)
-    if config.get("mode") in _OVERLAPPED:
-        stages = config.get("pp_size", 1)
-        scheduler: Scheduler = AsyncScheduler(scheduler_config, manager, num_stages=stages)
-    elif speculative is not None:
-        scheduler = PaddingScheduler(scheduler_config, manager)
-    else:
-        scheduler = Scheduler(scheduler_config, manager)
+    overlapped = config.get("mode") in _OVERLAPPED
+    scheduler = make_vllms_scheduler(
+        manager,
+        speculative=speculative,
+        num_stages=config.get("pp_size", 1) if overlapped else 1,
+        policy=policy or config["policy"],
+        max_loras=config.get("max_loras", 0),
+        num_sampled_tokens_per_step=int(config.get("runner_type") != "pooling"),
+        async_scheduling=overlapped,
+        **{name: config[name] for name in _LIMITS},
+    )
     return scheduler, [_request(entry) for entry in workload["requests"]], speculative
 
 
@@ -126,7 +117,9 @@ def _describe_steps(
     scheduler: Scheduler, requests: list[Request], speculative: dict[str, Any] | None
 ) -> Iterator[dict[str, Any]]:
     """Every step, as a recording describes it."""
-    manager, described, sampled = scheduler.kv_manager, {}, {}
+    manager = scheduler.kv_manager
+    described = {}
+    sampled = {}
 
     def execute(scheduler: Scheduler, scheduler_output: SchedulerOutput) -> ModelRunnerOutput:
         """Fake forward pass that first describes what was scheduled."""
@@ -180,7 +173,7 @@ def _describe_calls(
     aborts = {e["id"]: e["abort_step"] for e in entries if e.get("abort_step") is not None}
     config = workload["config"]
     size = config.get("pp_size", 1) + (config["mode"] in _OVERLAPPED)
-    return CallRecorder(scheduler, requests, aborts, size, describe).calls()
+    return CallRecorder(scheduler, requests, aborts, size=size, describe=describe).calls()
 
 
 def _drafts(scheduler: Scheduler, step: Step, speculative: dict[str, Any]) -> dict[str, list[int]]:
@@ -198,7 +191,8 @@ def _scheduled(scheduler_output: SchedulerOutput, manager: KVCacheManager) -> li
     kinds |= dict.fromkeys(scheduler_output.resumed_req_ids, "resumed")
     entries = []
     for seq_id, num_new in scheduler_output.num_scheduled_tokens.items():
-        kind, computed = kinds.get(seq_id, "running"), scheduler_output.num_computed_tokens[seq_id]
+        kind = kinds.get(seq_id, "running")
+        computed = scheduler_output.num_computed_tokens[seq_id]
         entry = {
             "id": seq_id,
             "kind": kind,
@@ -214,22 +208,17 @@ def _scheduled(scheduler_output: SchedulerOutput, manager: KVCacheManager) -> li
 
 
 def _request(entry: dict[str, Any]) -> Request:
-    lora, pools = entry.get("lora"), entry.get("pooling", False)
-    sampling_params = SamplingParams(
-        max_tokens=entry["max_tokens"], stop_token_ids=entry.get("stop_token_ids", [])
-    )
-    request = Request(
+    lora = entry.get("lora")
+    return make_request(
         entry["id"],
         entry["prompt_token_ids"],
-        None if pools else sampling_params,
-        pooling_params=PoolingParams() if pools else None,
+        entry["max_tokens"],
         arrival_time=entry["arrival_step"],
         priority=entry.get("priority", 0),
         lora_request=None if lora is None else LoRARequest(lora["name"], lora["id"], lora["path"]),
+        pooling_params=PoolingParams() if entry.get("pooling", False) else None,
+        stop_token_ids=entry.get("stop_token_ids", []),
     )
-    if request.lora_request is not None:  # there are no files, and so no digest of them
-        request.lora = LoadedLoRA.from_request(request.lora_request)
-    return request
 
 
 def _validate(workload: dict[str, Any]) -> None:
@@ -274,7 +263,8 @@ def _validate(workload: dict[str, Any]) -> None:
             check(ok, f"{where}[{key!r}]", entry[key], f"an integer from {low} to {_MOST}")
         priority = entry.get("priority", 0)
         check(is_int(priority), f"{where}['priority']", priority, "an integer")
-        pools, allowed = entry.get("pooling", False), runner_type == "pooling"
+        pools = entry.get("pooling", False)
+        allowed = runner_type == "pooling"
         check(pools is allowed, f"{where}['pooling']", pools, f"{allowed}, as the runner_type says")
         check(
             not entry.get("mm"), f"{where}['mm']", entry.get("mm"), "absent: there are no pictures"

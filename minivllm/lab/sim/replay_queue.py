@@ -37,8 +37,10 @@ class CallRecorder:
         size: int,
         describe: Callable[[SchedulerOutput], list[dict[str, Any]]],
     ):
-        self.scheduler, self.describe = scheduler, describe
-        self.requests, self.abort_steps = requests, abort_steps
+        self.scheduler = scheduler
+        self.describe = describe
+        self.requests = requests
+        self.abort_steps = abort_steps
         self.queue = BatchQueue(scheduler, size)
         self.number = -1
         self._described: dict[str, Any] = {}

@@ -4,25 +4,17 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from minivllm.lab.sim.clock import Clock
 from minivllm.lab.sim.cluster import Cluster
 from minivllm.lab.sim.cost import CostModel, attended_pairs
 from minivllm.lab.sim.loop import run_step, runner_output
 from minivllm.lab.sim.rank_lanes import record_stage
-from minivllm.lab.sim.requests import RandomSurvivors
 from minivllm.lab.sim.slot_usage import MemoryMeter
+from minivllm.lab.sim.survivors import RandomSurvivors
 from minivllm.logger import silenced
 from minivllm.request import Request, Sequence
 from minivllm.scheduling.output import ModelRunnerOutput, SchedulerOutput
 from minivllm.scheduling.scheduler import Scheduler
-
-
-class Clock:
-    """The simulated time, in seconds."""
-
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 class Size(NamedTuple):
@@ -53,7 +45,8 @@ class Replica:
         clock: Clock,
         api_waits: bool = False,
     ):
-        self.scheduler, self.clock = scheduler, clock
+        self.scheduler = scheduler
+        self.clock = clock
         self.stages: list[Any] = cost.stages
         self.has_lanes = scheduler.trace is not None and cost.num_ranks > 1
         self.cpu = cost.cpu
@@ -86,7 +79,7 @@ class Replica:
     def send(self, request: Request) -> None:
         """Send a request, which wakes an engine without work."""
         if not self.has_work:
-            self.clock.now = max(self.now, request.arrival_time)
+            self.clock.wait_until(request.arrival_time)
         self.sent.append(request)
         self._has_stops |= bool(request.sampling_params.stop_token_ids)
 
@@ -102,7 +95,8 @@ class Replica:
         """
         for request in self.sent:
             self.scheduler.add_request(request)
-        self.sent, self._next_arrival = [], next_arrival
+        self.sent = []
+        self._next_arrival = next_arrival
         with silenced("minivllm.scheduling.preemption"):
             updated = self._step()
         self._tell(len(updated))
@@ -132,7 +126,8 @@ class Replica:
 
         Where they are too few for the clock to move, it is asked when the next request comes.
         """
-        seconds, now = self.stages[0].step_seconds(0, 0, 0), self.now
+        seconds = self.stages[0].step_seconds(0, 0, 0)
+        now = self.now
         if now + seconds > now or self._next_arrival is None:
             return seconds
         return max(0.0, self._next_arrival - now)
@@ -140,8 +135,8 @@ class Replica:
     def _execute(self, scheduler: Scheduler, plan: SchedulerOutput) -> ModelRunnerOutput:
         """Take the model's place, and let the time of a step pass."""
         output, size = self._forward(plan)
-        work = size.num_tokens, size.num_attended, size.num_kv
-        start, seconds = self.clock.now, self.stages[0].step_seconds(*work)
+        start = self.clock.now
+        seconds = self.stages[0].step_seconds(size.num_tokens, size.num_attended, size.num_kv)
         if not size.num_tokens:
             seconds = self._empty_step_seconds()
         if self.has_lanes and size.num_tokens:
@@ -164,18 +159,33 @@ class Replica:
     def _record_lanes(self, num_tokens: int, passed: list[tuple[float, float]]) -> None:
         """Record what the ranks did for the oldest plan, by start and end of it in each stage."""
         for stage, (start, end) in enumerate(passed):
-            record_stage(self.scheduler.trace, self.stages, stage, num_tokens, start, end)
+            record_stage(
+                self.scheduler.trace,
+                self.stages,
+                stage,
+                num_tokens=num_tokens,
+                start=start,
+                end=end,
+            )
 
     def _forward(self, plan: SchedulerOutput) -> tuple[ModelRunnerOutput, Size]:
         """Fake forward pass: repeats each sequence's last token, and counts.
 
         Every token of every sequence passes here, so cost and memory are counted in one loop.
         """
-        scheduler, scheduled = self.scheduler, plan.num_scheduled_tokens
+        scheduler = self.scheduler
+        scheduled = plan.num_scheduled_tokens
         block_size = scheduler.kv_manager.block_size
-        sampled, num_tokens, num_attended, num_kv, num_seen, num_empty = {}, 0, 0, 0, 0, 0
+        sampled = {}
+        num_tokens = 0
+        num_attended = 0
+        num_kv = 0
+        num_seen = 0
+        num_empty = 0
         for seq in scheduler.running:
-            seq_id, token_ids, context = seq.seq_id, seq.token_ids, seq.num_computed_tokens
+            seq_id = seq.seq_id
+            token_ids = seq.token_ids
+            context = seq.num_computed_tokens
             num_new = scheduled.get(seq_id, 0)
             num_seen += context
             num_empty += -context % block_size
@@ -196,5 +206,11 @@ class Replica:
             self._stop(plan, sampled)
         beams = any(seq.request.beam_params is not None for seq in scheduler.running)
         survivors = self.survivors.draw(scheduler.sequences, sampled) if beams else None
-        size = Size(num_tokens, num_attended, num_kv + num_tokens, num_seen, num_empty)
+        size = Size(
+            num_tokens=num_tokens,
+            num_attended=num_attended,
+            num_kv=num_kv + num_tokens,
+            num_seen=num_seen,
+            num_empty=num_empty,
+        )
         return runner_output(sampled, survivors), size

@@ -14,12 +14,13 @@ from functools import partial
 
 from minivllm.kv.manager import KVCacheManager
 from minivllm.lab.contiguous.manager import RESERVATIONS, ContiguousKVCacheManager
+from minivllm.lab.sim.clock import Clock
 from minivllm.lab.sim.cluster import Cluster
 from minivllm.lab.sim.cost import HARDWARE, MODELS, CostModel, Hardware, ModelShape
-from minivllm.lab.sim.loop import make_scheduler
 from minivllm.lab.sim.machines import NODES, Node
+from minivllm.lab.sim.make import make_scheduler
 from minivllm.lab.sim.pipeline_replica import PipelineReplica
-from minivllm.lab.sim.replica import Clock, Replica
+from minivllm.lab.sim.replica import Replica
 from minivllm.lab.sim.result import SimulationResult
 from minivllm.lab.sim.run_workload import Run
 from minivllm.lab.sim.workloads import SimRequest
@@ -89,7 +90,9 @@ def simulate(
     """
     begin = time.perf_counter()
     check(len(workload) > 0, "workload", len(workload), "at least one request")
-    cost = _cost(hardware, model, tensor_parallel_size, pipeline_parallel_size)
+    cost = _cost(
+        hardware, model, tensor_parallel_size, pipeline_parallel_size=pipeline_parallel_size
+    )
     _check_size("data_parallel_size", data_parallel_size)
     max_model_len = cost.model.max_model_len if max_model_len is None else max_model_len
     for name, value, low in (
@@ -122,11 +125,18 @@ def simulate(
     alone = cost.num_ranks == data_parallel_size == 1 and not (trace or async_scheduling)
     allowed = "'paged' with several ranks or replicas, with async_scheduling or with trace=True"
     check(alone or manager == "paged", "manager", manager, allowed)
-    make_manager = partial(KVCacheManager, num_blocks, block_size, enable_prefix_caching)
+    make_manager = partial(
+        KVCacheManager, num_blocks, block_size, enable_prefix_caching=enable_prefix_caching
+    )
     if manager != "paged":
-        reservation, num_slots = manager.removeprefix("contiguous-"), (num_blocks - 1) * block_size
+        reservation = manager.removeprefix("contiguous-")
+        num_slots = (num_blocks - 1) * block_size
         make_manager = partial(
-            ContiguousKVCacheManager, num_slots, max_model_len, reservation, allocator
+            ContiguousKVCacheManager,
+            num_slots,
+            max_model_len,
+            reservation=reservation,
+            allocator=allocator,
         )
     limits = {
         "max_num_batched_tokens": max_num_batched_tokens,
@@ -139,9 +149,10 @@ def simulate(
     size = num_stages + async_scheduling  # of the queue of plans
     replicas: list[Replica] = []
     for _ in range(data_parallel_size):
-        clock, listener = Clock(), None
+        clock = Clock()
+        listener = None
         if trace:
-            listener = Trace(num_blocks, block_size, max_num_batched_tokens, clock)
+            listener = Trace(num_blocks, block_size, max_num_batched_tokens, clock=clock)
         kv_manager = make_manager(trace=listener) if trace else make_manager()
         own = policy if data_parallel_size == 1 else deepcopy(policy)
         scheduler = make_scheduler(
@@ -149,9 +160,9 @@ def simulate(
         )
         api_waits = disable_frontend_multiprocessing
         if size == 1:
-            replicas.append(Replica(scheduler, cost, clock, api_waits))
+            replicas.append(Replica(scheduler, cost, clock, api_waits=api_waits))
         else:
-            replicas.append(PipelineReplica(scheduler, cost, clock, api_waits, size))
+            replicas.append(PipelineReplica(scheduler, cost, clock, api_waits=api_waits, size=size))
     run = Run(workload, replicas, max_concurrency)
     run.until_all_is_done()
     return run.result(time.perf_counter() - begin)

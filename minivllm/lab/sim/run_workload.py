@@ -8,8 +8,8 @@ from array import array
 from collections.abc import Sequence as AnySequence
 
 from minivllm.lab.sim.loop import Arrivals, LimitedArrivals
+from minivllm.lab.sim.make import make_entry
 from minivllm.lab.sim.replica import Replica
-from minivllm.lab.sim.requests import make_request
 from minivllm.lab.sim.result import RequestTimes, SimulationResult
 from minivllm.lab.sim.workloads import SimRequest, check_entry
 from minivllm.request import Request, Sequence
@@ -32,7 +32,8 @@ class Run:
         replicas: AnySequence[Replica],
         max_concurrency: int | None = None,
     ):
-        self.workload, self.replicas = workload, replicas
+        self.workload = workload
+        self.replicas = replicas
         self.balancer = LoadBalancer(len(replicas))
         self.requests: dict[str, Request] = {}  # by the ids of their sequences
         self.under_way: set[str] = set()
@@ -73,7 +74,7 @@ class Run:
         return self.arrivals.next_time if may_come else None
 
     def _let_come(self, index: int, arrival_time: float) -> None:
-        request = make_request(self.workload[index], str(index), arrival_time)
+        request = make_entry(self.workload[index], str(index), arrival_time)
         self.arrivals.push(request, index)
         self.requests |= dict.fromkeys(request.seq_ids, request)
 
@@ -130,7 +131,8 @@ class Run:
 
     def _note_tokens(self, updated: list[Sequence], now: float) -> None:
         """Record the time of a new token of each of these sequences."""
-        last_token_times, gaps = self.last_token_times, self.inter_token_times
+        last_token_times = self.last_token_times
+        gaps = self.inter_token_times
         for seq in updated:
             seq_id = seq.seq_id
             before = last_token_times.get(seq_id)
@@ -179,7 +181,8 @@ class Run:
 
 
 def _times(request: Request) -> RequestTimes:
-    metrics, seq = request.metrics, request.seqs[0]
+    metrics = request.metrics
+    seq = request.seqs[0]
     return RequestTimes(
         request_id=request.request_id,
         arrival_time=metrics.arrival_time,

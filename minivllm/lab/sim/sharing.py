@@ -68,5 +68,5 @@ def measure_sharing(num_requests: int = 100, seed: int = 0) -> tuple[SharingRow,
                 max_num_seqs=MAX_NUM_SEQS,
                 enable_prefix_caching=False,
             ).saved_by_sharing
-        rows.append(SharingRow(lengths, beams, saved, paper))
+        rows.append(SharingRow(lengths, beams, saved, paper=paper))
     return tuple(rows)

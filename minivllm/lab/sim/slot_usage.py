@@ -39,10 +39,16 @@ class SlotMeter:
     @property
     def shares(self) -> SlotUsage:
         """The mean over time as shares of the whole pool; all zeros if nothing was added."""
-        sums = SlotUsage(self._tokens, self._reserved, self._internal, self._rounding,
-                         self._external, self._free)  # fmt: skip
+        sums = SlotUsage(
+            tokens=self._tokens,
+            reserved=self._reserved,
+            internal=self._internal,
+            rounding=self._rounding,
+            external=self._external,
+            free=self._free,
+        )
         total = sum(sums) or 1.0
-        return SlotUsage(*(part / total for part in sums))
+        return SlotUsage._make(part / total for part in sums)
 
     @property
     def tokens_in_held(self) -> float:
@@ -60,7 +66,8 @@ class MemoryMeter:
 
     def __init__(self, scheduler: Scheduler):
         self.scheduler = scheduler
-        self.all_steps, self.under_load = SlotMeter(), SlotMeter()
+        self.all_steps = SlotMeter()
+        self.under_load = SlotMeter()
         self._is_contiguous = isinstance(scheduler.kv_manager, ContiguousKVCacheManager)
         self._held = self._unshared = 0.0  # slots times seconds
 
@@ -77,11 +84,13 @@ class MemoryMeter:
             num_empty: over all running sequences, the empty slots in their last blocks.
         """
         scheduler = self.scheduler
-        manager, waiting = scheduler.kv_manager, scheduler.waiting
+        manager = scheduler.kv_manager
+        waiting = scheduler.waiting
         if self._is_contiguous:
             usage = manager.slot_usage(waiting[0].seqs[0] if waiting else None)
         else:
-            pool, size = manager.block_pool, manager.block_size
+            pool = manager.block_pool
+            size = manager.block_size
             free = pool.num_free_blocks * size
             held = pool.num_usable_blocks * size - free  # a shared block is counted once
             self._held += held * seconds

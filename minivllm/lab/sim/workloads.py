@@ -52,7 +52,9 @@ def check_entry(entry: SimRequest, index: int) -> None:
     """
     where = f"workload[{index}]"
     check(isinstance(entry, SimRequest), where, entry, "a SimRequest")
-    prompt, after, time = entry.prompt_token_ids, entry.after, entry.arrival_time
+    prompt = entry.prompt_token_ids
+    after = entry.after
+    time = entry.arrival_time
     ok = is_number(time) and time >= 0
     check(ok, f"{where}.arrival_time", time, "a number of seconds of at least 0")
     ok = isinstance(prompt, list) and len(prompt) > 0 and all(map(is_int, prompt))
@@ -115,12 +117,12 @@ def sharegpt_like(num_requests: int, rate: float = math.inf, seed: int = 0) -> l
         rate: arrivals per second, a Poisson process; ``math.inf`` lets all arrive at once.
         seed: the same seed gives the same workload.
     """
-    return _independent("sharegpt", num_requests, rate, seed)
+    return _independent("sharegpt", num_requests, rate, seed=seed)
 
 
 def alpaca_like(num_requests: int, rate: float = math.inf, seed: int = 0) -> list[SimRequest]:
     """Short instructions: mean prompt 19, mean output 58 tokens. Arguments as above."""
-    return _independent("alpaca", num_requests, rate, seed)
+    return _independent("alpaca", num_requests, rate, seed=seed)
 
 
 def shared_prefix(
@@ -152,7 +154,9 @@ def several_answers(
     """
     check(is_int(n, 1), "n", n, "an integer of at least 1")
     check(lengths in LENGTHS, "lengths", lengths, "one of " + ", ".join(map(repr, LENGTHS)))
-    return [replace(r, n=n, beams=beams) for r in _independent(lengths, num_requests, rate, seed)]
+    return [
+        replace(r, n=n, beams=beams) for r in _independent(lengths, num_requests, rate, seed=seed)
+    ]
 
 
 def multi_turn_chat(
@@ -184,7 +188,7 @@ def multi_turn_chat(
             after = len(workload) - 1 if turn else None
             question, answer = draw_lengths("alpaca", rng)
             said += question
-            workload.append(SimRequest(pause, [user] * said, answer, after))
+            workload.append(SimRequest(pause, [user] * said, answer, after=after))
             said += answer
     return workload
 
@@ -213,7 +217,8 @@ def _arrivals(count: int, rate: float, rng: Random) -> list[float]:
     check(is_int(count, 1), "num_requests", count, "an integer of at least 1")
     ok = isinstance(rate, (int, float)) and rate > 0
     check(ok, "rate", rate, "a number of requests per second above 0, or inf for all at once")
-    time, times = 0.0, []
+    time = 0.0
+    times = []
     for _ in range(count):
         times.append(time)
         time += rng.expovariate(rate) if rate != math.inf else 0.0

@@ -156,7 +156,7 @@ def collate(samples: list[Encoded], rng: random.Random, most_pointers: int = 96)
         for row in rows:
             rng.shuffle(row)
         pointers[kind] = _pointer_batch(rows, most_pointers)
-    return Batch(ids, weights, pointers, [sample.skill for sample in samples])
+    return Batch(ids, weights, pointers, skills=[sample.skill for sample in samples])
 
 
 def batches(

@@ -95,7 +95,7 @@ def main(
     begin = time.process_time()
     drawn = [(request_of_kind(rng, kind), kind) for kind in rng.choices(KINDS, k=TEXTS)]
     states, kinds = labelled(drawn)
-    head = train_head(states, kinds, steps, seed)
+    head = train_head(states, kinds, steps, seed=seed)
     seconds = round(time.process_time() - begin)
     save_classifier(head, directory)
     scores = {

@@ -50,7 +50,7 @@ class DraftRun(Run):
 
     def __init__(self, output: Path, teacher: Path, seed: int, compile_layers: bool) -> None:
         self.teacher = load_network(teacher)
-        super().__init__(output, seed, SIZES, DRAFT_PLAN, compile_layers)
+        super().__init__(output, seed, SIZES, plan=DRAFT_PLAN, compile_layers=compile_layers)
 
     @torch.no_grad()
     def set_start_values(self) -> None:
@@ -88,7 +88,7 @@ def main(
     """
     teacher = embedded_model_path()
     begin(output, {"seed": seed, "draft": True}, partial(load_tokenizer, teacher))
-    make_run = partial(DraftRun, output, teacher, seed, compile_layers)
+    make_run = partial(DraftRun, output, teacher, seed=seed, compile_layers=compile_layers)
     workers.in_workers(processes, train, make_run, (minutes, steps, save_every, log_every))
 
 

@@ -196,7 +196,7 @@ def main(
     tokenizer = load_closing_tokenizer(source)
     begin = time.monotonic()
     cpu = time.process_time()
-    losses = tune(network, tokenizer, steps, seed)
+    losses = tune(network, tokenizer, steps, seed=seed)
     seconds = {
         "seconds": round(time.monotonic() - begin),
         "CPU seconds": round(time.process_time() - cpu),

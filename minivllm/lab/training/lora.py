@@ -160,7 +160,7 @@ def main(
     begin = time.monotonic()
     network = load_network(embedded_model_path())
     tokenizer = load_tokenizer(embedded_model_path())
-    losses = train_adapter(network, draw, steps, seed)
+    losses = train_adapter(network, draw, steps, seed=seed)
     seconds = round(time.monotonic() - begin)
     save_adapter(network, directory)
     counts = exact_rates(network, (encode(tokenizer, s) for s in unseen_samples(name)))

@@ -58,7 +58,7 @@ def start_circuits(network: Qwen2ForCausalLM) -> None:
         let_copy(network, layer_of(head, network), head.index)
     for head in (HEADS["cell"][1], FREE_HEAD):
         collector = HEADS["row"][0].index
-        let_match(network, layer_of(head, network), head.index, collector)
+        let_match(network, layer_of(head, network), head.index, collector=collector)
 
 
 @dataclass

@@ -53,7 +53,7 @@ def progress_report(directory: Path) -> str:
     tokenizer = load_tokenizer(directory)
     sets = {}
     for rows, count in ((4, 20), (10, 12), (30, 6)):  # of people with held-out or invented names
-        shape = TableShape((rows, rows), (6, 8), (15, 15), 0.5, held_out=True)
+        shape = TableShape((rows, rows), (6, 8), (15, 15), padded_share=0.5, held_out=True)
         rngs = (random.Random(f"progress-{n}") for n in range(count))
         sets[f"{rows} rows"] = [table_conversation(rng, shape) for rng in rngs]
     sets["other skills"] = [

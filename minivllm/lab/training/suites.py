@@ -63,7 +63,9 @@ def _drawn(seed: str, count: int, draw: Callable[[random.Random], Sample]) -> li
 
 def _practised(rng: random.Random, rows: int, padded: bool, **kind) -> Sample:
     """Three questions about a table of six to eight columns, as in training but held out."""
-    shape = TableShape((rows, rows), (6, 8), (3, 3), float(padded), held_out=True, **kind)
+    shape = TableShape(
+        (rows, rows), (6, 8), (3, 3), padded_share=float(padded), held_out=True, **kind
+    )
     return table_conversation(rng, shape)
 
 
@@ -105,7 +107,7 @@ def all_suites(seed: str, count: int) -> dict[str, list[Case]]:
     suites = {}
     for (rows, padded), kind in asked:
         name = f"{TABLES[kind][0]}, {rows} rows, {'padded' if padded else 'unpadded'}"
-        suites[name] = table_cases(kind, seed, rows, padded, count)
+        suites[name] = table_cases(kind, seed, rows, padded=padded, count=count)
     suites["capital, chat"] = capital_cases(seed, max(count, len(WORDS.capitals)))
     suites["capital, text"] = [  # to continue; scored up to the full stop
         Case(f"The capital of {country} is", f" {capital}.", "capital text")

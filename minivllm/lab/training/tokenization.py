@@ -123,7 +123,7 @@ def restate_for_qwen2(learnt: Tokenizer) -> Tokenizer:
     punctuation = [token for token in spaced if not letter.search(token.replace(SPACE, ""))]
     merges = [pair for pair in merges if "".join(pair) not in spaced]
     unused = [token for token in spaced if token not in punctuation and token[1:] not in words]
-    _bare_words(vocabulary, merges, words, unused)
+    _bare_words(vocabulary, merges, words, unused=unused)
     for token in punctuation:
         vocabulary[token.replace(SPACE, " ")] = vocabulary.pop(token)
     numbers = [token for token in vocabulary if re.fullmatch("[0-9]{2}", token)]

@@ -157,7 +157,9 @@ class Run:
         torch.save(state, self.state_path.with_suffix(".new"))
         self.state_path.with_suffix(".new").replace(self.state_path)
         export(self.network, self.tokenizer, self.checkpoint)
-        describe_training(self.checkpoint, self.seed, self.plan.stages, vars(self.progress))
+        describe_training(
+            self.checkpoint, self.seed, self.plan.stages, progress=vars(self.progress)
+        )
 
     def report(self) -> None:
         """Log the exact-match rates of the exported model."""
@@ -215,7 +217,8 @@ def train(make_run: Callable[[], Run], budget: tuple[float, int | None, float, i
     """Train, in each worker; `budget` are the arguments of ``Run.run``."""
     torch.set_num_threads(1)
     run = make_run()
-    run.run(*budget)
+    minutes, steps, save_every, log_every = budget
+    run.run(minutes, steps, save_every, log_every=log_every)
     run.report()
 
 

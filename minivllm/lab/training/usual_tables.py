@@ -67,5 +67,6 @@ def usual_conversation(rng: random.Random, rows: int, padded: bool) -> Sample:
     sample = Sample("usual table")
     sample.turn("system", rng.choice(_LISTS.around).format(drawn_table(people, columns, padded)))
     asked = [column for column in columns if column != "Name"]
-    ask_about(rng, sample, people, asked=asked, count=rng.randint(1, 3), lists=_LISTS)
+    count = rng.randint(1, 3)
+    ask_about(rng, sample, people, asked=asked, count=count, lists=_LISTS)
     return sample

@@ -72,6 +72,7 @@ def _load(reader: GGUFReader):
     kind = reader.get(_KEY.format("model"), str)
     if kind not in _KINDS:
         reader.refuse(_KEY.format("model"), kind, f"one of {', '.join(_KINDS)}")
+    # 1. The vocabulary. Unused places may repeat a token; a token that is used may not.
     tokens = reader.get(_KEY.format("tokens"), list)
     longest = max(map(len, tokens), default=0)
     if longest > _MOST_LETTERS:
@@ -81,6 +82,7 @@ def _load(reader: GGUFReader):
     if len(vocabulary) < (types != _UNUSED).sum():
         twice = next(t for i, t in enumerate(tokens) if vocabulary.get(t, i) != i)
         reader.refuse("a token", twice, "there only once")
+    # 2. The algorithm. Tokens that no text is split into are told to the tokenizer one by one.
     named = _named_tokens(reader, tokens)
     make, adds_bos = _KINDS[kind]
     tokenizer = make(reader, vocabulary, named.get("unk_token"))
@@ -91,6 +93,7 @@ def _load(reader: GGUFReader):
             if token and types[i] in (_UNKNOWN, _CONTROL, _USER_DEFINED)
         ]
     )
+    # 3. What stands around each text; a file that says nothing leaves it to the algorithm.
     adds_bos = reader.get(_KEY.format("add_bos_token"), bool, adds_bos(reader))
     adds_eos = reader.get(_KEY.format("add_eos_token"), bool, False)
     before = [named["bos_token"]] if adds_bos and "bos_token" in named else []

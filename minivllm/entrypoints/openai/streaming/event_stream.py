@@ -1,4 +1,7 @@
-"""EventStreamResponse: a response of server-sent events that ends if its client disconnects."""
+"""EventStreamResponse: a response of server-sent events that ends if its client disconnects.
+
+(notebook 21b)
+"""
 
 from __future__ import annotations
 

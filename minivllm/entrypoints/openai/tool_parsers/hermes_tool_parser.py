@@ -3,6 +3,8 @@
 <tool_call>
 {"name": "get_weather", "arguments": {"location": "Paris"}}
 </tool_call>
+
+(notebook 16)
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""TextReader: coroutines that parse a text which arrives piece by piece.
+"""TextReader: coroutines that parse a text which arrives piece by piece (notebook 16).
 
 Its methods are coroutines (generators). At the end of the text so far they ``yield``, and continue
 from there when more has come. So a parser that uses them is written like one for a whole text, and

@@ -95,14 +95,17 @@ def parse_args(words: list[str]) -> argparse.Namespace:
     for name in ("request_rate", "burstiness"):
         check(getattr(args, name) > 0, name, getattr(args, name), "a number above 0, or inf")
     _check_ramp_up(args)
-    ratio, rows = args.random_range_ratio, args.table_rows
+    ratio = args.random_range_ratio
+    rows = args.table_rows
     check(0 <= ratio < 1, "random_range_ratio", ratio, "a number from 0 to below 1")
     check(1 <= rows <= 100, "table_rows", rows, "an integer from 1 to 100")
     for p in args.metric_percentiles:
         check(0 <= p <= 100, "metric_percentiles", p, "numbers from 0 to 100")
     check(isinstance(args.extra_body, dict), "extra_body", args.extra_body, "a JSON object")
     if embeds:  # there is no answer but the vector
-        args.random_output_len, args.ignore_eos, args.temperature = 0, False, None
+        args.random_output_len = 0
+        args.ignore_eos = False
+        args.temperature = None
     named = args.dataset_path is not None
     allowed = "a file, with --dataset-name sharegpt and only then"
     check(named == (args.dataset_name == "sharegpt"), "dataset_path", args.dataset_path, allowed)
@@ -110,7 +113,9 @@ def parse_args(words: list[str]) -> argparse.Namespace:
 
 
 def _check_ramp_up(args: argparse.Namespace) -> None:
-    strategy, start, end = args.ramp_up_strategy, args.ramp_up_start_rps, args.ramp_up_end_rps
+    strategy = args.ramp_up_strategy
+    start = args.ramp_up_start_rps
+    end = args.ramp_up_end_rps
     if strategy is None:
         for name, value in (("ramp_up_start_rps", start), ("ramp_up_end_rps", end)):
             check(value is None, name, value, "left out without --ramp-up-strategy")

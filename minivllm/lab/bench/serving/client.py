@@ -148,7 +148,8 @@ class Client:
         async for line in response.aiter_lines():
             if not line.startswith("data:"):
                 continue  # an empty line, or a comment that keeps the connection open
-            now, data = perf_counter(), line[5:].strip()
+            now = perf_counter()
+            data = line[5:].strip()
             if data == "[DONE]":
                 is_whole = True
                 break

@@ -59,8 +59,8 @@ async def _bench(args: Namespace) -> dict[str, Any]:
     if args.lora_modules:
         requests = draw_adapters(requests, args.lora_modules, args.seed)
     async with Client(
-        args.base_url, args.backend, args.endpoint, headers(args),
-        request_fields(args, model.name), args.insecure,
+        args.base_url, args.backend, args.endpoint, headers=headers(args),
+        fields=request_fields(args, model.name), insecure=args.insecure,
     ) as client:  # fmt: skip
         first = await client.request(requests[0], f"{args.request_id_prefix}first")
         if not first.success:
@@ -72,20 +72,30 @@ async def _bench(args: Namespace) -> dict[str, Any]:
         print(f"{len(requests)} requests ({args.dataset_name}) to {model.name}")
         rates = [args.request_rate] * len(requests)
         if args.ramp_up_strategy is not None:
-            ends = args.ramp_up_start_rps, args.ramp_up_end_rps
-            rates = ramp_up(len(requests), args.ramp_up_strategy, *ends)
+            rates = ramp_up(
+                len(requests),
+                args.ramp_up_strategy,
+                args.ramp_up_start_rps,
+                end=args.ramp_up_end_rps,
+            )
         times = arrival_times(rates, args.burstiness, args.seed)
         start, cpu = time.perf_counter(), time.process_time()
         health: list[float] = []
         asking = asyncio.ensure_future(ask_health(client, health)) if args.health else None
-        outputs = await send(client, requests, times, args)
+        outputs = await send(client, requests, times, args=args)
         if asking is not None and not asking.cancel():
             asking.result()  # it has ended by itself, with an error
         duration, cpu = time.perf_counter() - start, time.process_time() - cpu
     figures = calculate_metrics(
-        outputs, duration, args.percentile_metrics, args.metric_percentiles, args.goodput
+        outputs,
+        duration,
+        args.percentile_metrics,
+        percentiles=args.metric_percentiles,
+        goodput=args.goodput,
     )
-    result = make_result(args, model.name, tokenizer_id, figures, cpu) | health_figures(health)
+    result = make_result(
+        args, model.name, tokenizer_id, figures=figures, client_cpu=cpu
+    ) | health_figures(health)
     for output in [output for output in outputs if output.error][:_MOST_ERRORS]:
         print(f"failed: {output.error}")
     if args.save_result or args.append_result or args.save_detailed:
@@ -172,18 +182,27 @@ def make_requests(
     """
     if args.dataset_name == "table":
         return table_requests(
-            args.num_prompts, args.table_rows, args.table_questions, args.table_output_len,
-            args.seed,
-        )  # fmt: skip
+            args.num_prompts,
+            args.table_rows,
+            args.table_questions,
+            output_len=args.table_output_len,
+            seed=args.seed,
+        )
     from transformers import AutoTokenizer
 
     trusted = args.trust_remote_code
     tokenizer = AutoTokenizer.from_pretrained(tokenizer_id, trust_remote_code=trusted)
     if args.dataset_name == "sharegpt":
         return sharegpt_requests(
-            tokenizer, args.num_prompts, args.dataset_path, args.sharegpt_output_len,
-            max_model_len, args.seed, not args.disable_shuffle, not args.no_oversample,
-        )  # fmt: skip
+            tokenizer,
+            args.num_prompts,
+            args.dataset_path,
+            output_len=args.sharegpt_output_len,
+            max_model_len=max_model_len,
+            seed=args.seed,
+            shuffle=not args.disable_shuffle,
+            oversample=not args.no_oversample,
+        )
     input_len = args.random_input_len or _USUAL_INPUT_LEN
     if max_model_len is not None:
         room = _room(args, max_model_len)
@@ -191,9 +210,14 @@ def make_requests(
         allowed = f"at most {room}, as the model reads {max_model_len} tokens, answers included"
         check(input_len <= room, "random_input_len", input_len, allowed)
     return random_requests(
-        tokenizer, args.num_prompts, input_len, args.random_output_len,
-        args.random_range_ratio, args.random_prefix_len, args.seed,
-    )  # fmt: skip
+        tokenizer,
+        args.num_prompts,
+        input_len,
+        output_len=args.random_output_len,
+        range_ratio=args.random_range_ratio,
+        prefix_len=args.random_prefix_len,
+        seed=args.seed,
+    )
 
 
 def _room(args: Namespace, max_model_len: int) -> int:

@@ -15,7 +15,9 @@ from typing import Any
 from minivllm.utils.validation import check
 
 # Conversations that are too short or too long for a benchmark are left out, as vLLM does.
-_SHORTEST, _LONGEST_PROMPT, _LONGEST = 4, 1024, 2048  # tokens
+_SHORTEST = 4  # tokens, as the next two
+_LONGEST_PROMPT = 1024
+_LONGEST = 2048
 _ROUNDS = 10  # in which random text gets as many tokens as it is to have
 _FIRST = "Ada Ben Cleo Dev Eve Finn Gina Hugo Ines Jon Kira Liam Mona Nils Olga Pete".split()
 _LAST = "Hart Ortiz Mehta Stone Baker Novak Rossi Klein Silva Moore Dubois Tanaka".split()
@@ -167,12 +169,15 @@ def table_requests(
         output_len: most tokens of an answer.
         seed: of names and numbers, and of who asks when.
     """
-    rng, found = Random(seed), []
+    rng = Random(seed)
+    found = []
     while len(found) < num_requests:
         people = rng.sample([f"{first} {last}" for first in _FIRST for last in _LAST], num_rows)
         lines = ["| ID | Name | Age | Occupation | Country |", "|----|------|-----|------|------|"]
         for number, name in enumerate(people, 1):
-            age, job, place = rng.randint(20, 69), rng.choice(_JOBS), rng.choice(_PLACES)
+            age = rng.randint(20, 69)
+            job = rng.choice(_JOBS)
+            place = rng.choice(_PLACES)
             lines.append(f"| {number} | {name} | {age} | {job} | {place} |")
         table = "Answer questions about this table.\n\n" + "\n".join(lines) + "\n"
         for _ in range(num_questions):

@@ -1,37 +1,12 @@
-"""Requests of a simulated workload, and random beam survivors in place of a model's scores."""
+"""RandomSurvivors: which beams go on, in place of a model's scores."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from random import Random
 
-from minivllm.lab.sim.workloads import SimRequest
-from minivllm.request import Request, Sequence
-from minivllm.sampling_params import BeamSearchParams, SamplingParams
+from minivllm.request import Sequence
 from minivllm.scheduling.output import TokenLogprobs
-
-
-def make_request(entry: SimRequest, request_id: str, arrival_time: float) -> Request:
-    """The request of a workload's entry."""
-    beams = None
-    if entry.beams:
-        beams = BeamSearchParams(entry.n, max_tokens=entry.num_output, ignore_eos=True)
-        params = beams.for_one_beam()
-    elif entry.stops:
-        # one that is not the last of the prompt, which the simulated answer repeats
-        stop = abs(entry.prompt_token_ids[-1]) + 1
-        limit = entry.num_output + 1
-        params = SamplingParams(n=entry.n, max_tokens=limit, stop_token_ids=[stop])
-    else:
-        params = SamplingParams(n=entry.n, max_tokens=entry.num_output, ignore_eos=True)
-    return Request(
-        request_id,
-        entry.prompt_token_ids,
-        params,
-        arrival_time=arrival_time,
-        beam_params=beams,
-        cache_salt=entry.cache_salt,
-    )
 
 
 class RandomSurvivors:

@@ -1,0 +1,163 @@
+"""Makers of requests and of the engine's scheduler, which run without a model.
+
+The simulator, dry runs, replays, the playground and X-ray's what-if all make theirs here.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from minivllm.config import SchedulerConfig
+from minivllm.kv.manager import KVCacheManager
+from minivllm.lab.sim.drafting import PaddingScheduler, speculative_limits
+from minivllm.lab.sim.workloads import SimRequest
+from minivllm.lora.request import LoadedLoRA, LoRARequest
+from minivllm.pooling_params import PoolingParams
+from minivllm.request import Request
+from minivllm.sampling_params import BeamSearchParams, SamplingParams
+from minivllm.scheduling.async_scheduler import AsyncScheduler
+from minivllm.scheduling.scheduler import Scheduler
+from minivllm.trace import Trace
+
+
+def make_request(
+    name: str,
+    prompt: int | list[int],
+    num_output: int = 16,
+    *,
+    arrival_time: float = 0.0,
+    priority: int = 0,
+    cache_salt: str | None = None,
+    lora_request: LoRARequest | None = None,
+    pooling_params: PoolingParams | None = None,
+    **params: Any,
+) -> Request:
+    """Request that ends after a given number of tokens.
+
+    Args:
+        name: the request's id.
+        prompt: token ids, or their number.
+        num_output: tokens of each answer.
+        arrival_time: in steps or in seconds, as what runs it counts.
+        priority, cache_salt: as for ``Request``.
+        lora_request: an adapter; none is read.
+        pooling_params: of a request to a pooling model, which has no output.
+        params: further fields of ``SamplingParams``.
+    """
+    sampling_params = None
+    if pooling_params is None:
+        sampling_params = SamplingParams(max_tokens=num_output, ignore_eos=True, **params)
+    request = Request(
+        name,
+        [0] * prompt if isinstance(prompt, int) else prompt,
+        sampling_params,
+        pooling_params=pooling_params,
+        arrival_time=arrival_time,
+        priority=priority,
+        cache_salt=cache_salt,
+        lora_request=lora_request,
+    )
+    if lora_request is not None:  # there are no files, and so no digest of them
+        request.lora = LoadedLoRA.from_request(lora_request)
+    return request
+
+
+def make_entry(entry: SimRequest, request_id: str, arrival_time: float) -> Request:
+    """Request of a workload's entry: samples, or beams."""
+    if not entry.beams:
+        limit = entry.num_output
+        stop_token_ids = []
+        if entry.stops:
+            # one that is not the last of the prompt, which the simulated answer repeats
+            stop_token_ids = [abs(entry.prompt_token_ids[-1]) + 1]
+            limit += 1
+        return make_request(
+            request_id,
+            entry.prompt_token_ids,
+            limit,
+            arrival_time=arrival_time,
+            cache_salt=entry.cache_salt,
+            n=entry.n,
+            stop_token_ids=stop_token_ids,
+        )
+    beams = BeamSearchParams(entry.n, max_tokens=entry.num_output, ignore_eos=True)
+    return Request(
+        request_id,
+        entry.prompt_token_ids,
+        beams.for_one_beam(),
+        arrival_time=arrival_time,
+        beam_params=beams,
+        cache_salt=entry.cache_salt,
+    )
+
+
+def make_scheduler(
+    kv_manager: KVCacheManager, trace: Trace | None = None, *, num_stages: int = 1, **limits: Any
+) -> Scheduler:
+    """The engine's scheduler; ``limits`` are fields of ``SchedulerConfig``, named as for ``LLM``.
+
+    With ``async_scheduling`` it is one for plans in flight, of a pipeline of ``num_stages``.
+
+    Raises:
+        ValueError: for an unknown policy.
+    """
+    config = SchedulerConfig(**limits)
+    if config.async_scheduling:
+        return AsyncScheduler(config, kv_manager, trace, num_stages=num_stages)
+    return Scheduler(config, kv_manager, trace)
+
+
+def make_traced_scheduler(
+    *,
+    num_blocks: int,
+    block_size: int,
+    max_num_batched_tokens: int,
+    enable_prefix_caching: bool,
+    num_host_blocks: int = 0,
+    kv_cache_manager_cls: type[KVCacheManager] = KVCacheManager,
+    clock: Callable[[], float] = time.perf_counter,
+    **limits: Any,
+) -> Scheduler:
+    """The engine's scheduler with a pool of blocks, and a trace of what both do.
+
+    Args:
+        num_blocks: the pool's size, the null block included.
+        num_host_blocks: the same in host memory, for swapping.
+        kv_cache_manager_cls: a ``KVCacheManager`` of your own.
+        clock: of the trace.
+        block_size, max_num_batched_tokens, enable_prefix_caching, limits: as for ``LLM``.
+
+    Raises:
+        ValueError: for an unknown policy.
+    """
+    trace = Trace(num_blocks, block_size, max_num_batched_tokens, clock=clock)
+    manager = kv_cache_manager_cls(
+        num_blocks, block_size, enable_prefix_caching, num_host_blocks, trace
+    )
+    return make_scheduler(manager, trace, max_num_batched_tokens=max_num_batched_tokens, **limits)
+
+
+def make_vllms_scheduler(
+    kv_manager: KVCacheManager,
+    trace: Trace | None = None,
+    *,
+    speculative: dict[str, Any] | None = None,
+    num_stages: int = 1,
+    **limits: Any,
+) -> Scheduler:
+    """The scheduler with vLLM's habits, for runs of vLLM: cached blocks stay, drafts are padded.
+
+    Args:
+        kv_manager: will find also blocks that a preempted request did not fill.
+        trace: as for ``make_scheduler``.
+        speculative: "method" and "num_speculative_tokens"; None: there are no drafts.
+        num_stages: of a pipeline whose steps are planned ahead (``async_scheduling``).
+        limits: as for ``make_scheduler``.
+    """
+    kv_manager.forgets_called_off = False
+    if speculative is None:
+        return make_scheduler(kv_manager, trace, num_stages=num_stages, **limits)
+    config = SchedulerConfig(**limits, **speculative_limits(speculative))
+    return PaddingScheduler(config, kv_manager, trace)
