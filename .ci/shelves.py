@@ -21,7 +21,7 @@ BOUNDS = {
     "server": 5_800,
     "course": 14_000,
     "lab": 14_000,
-    "xray": 3_300,
+    "xray": 3_200,
     "embedded": 1_300,
 }
 FEATURE_LINES = 300  # of the evening's

@@ -12,6 +12,8 @@ import random
 import subprocess
 import sys
 import time
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ from minivllm.embedded import embedded_adapter_path, embedded_model_path
 
 TOPICS = "rivers music bread winter trains the sea a garden old maps good tea long walks".split()
 CHAT = "<|user|>\nWrite a short essay about {}.\n<|assistant|>\n"
+FULL_STOP = 16  # its token id
 RULES = "Answer in plain words, name no sources, and keep to the question that is asked. " * 4
 
 # name -> arguments of vLLM's LLM
@@ -59,10 +62,15 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "num_gpu_blocks_override": 40, "max_num_seqs": 4, "max_num_batched_tokens": 64,
         "enable_lora": True, "max_loras": 1, "max_lora_rank": 8,
     },
+    "overlapped": {
+        "num_gpu_blocks_override": 16, "max_num_seqs": 6, "max_num_batched_tokens": 64,
+        "max_model_len": 256,
+    },
     "server": {"num_gpu_blocks_override": 160, "max_num_seqs": 48, "max_num_batched_tokens": 256},
 }  # fmt: skip
 # name -> step -> what a user does before it: cached blocks are forgotten, or a request is aborted
 ACTIONS: dict[str, dict[int, tuple[str, Any]]] = {
+    "overlapped": {40: ("abort_request", ["4"]), 90: ("abort_request", ["9", "10"])},
     "resets": {
         30: ("reset_prefix_cache", False), 60: ("reset_prefix_cache", True),
         61: ("reset_prefix_cache", True), 75: ("abort_request", ["1"]),
@@ -112,6 +120,9 @@ def requests_of(name: str) -> list[tuple[int, str, int, int]]:
         pause = 9 if name == "resets" else 5
         prompts = [RULES * (i % 2) + essay[i % 5] for i in range(16)]
         return [(pause * i, prompt, rng.randint(12, 50), 0) for i, prompt in enumerate(prompts)]
+    if name == "overlapped":
+        prompts = [RULES * (i % 2) + essay[i % 5] for i in range(20)]
+        return [(4 * i, prompt, rng.randint(20, 90), 0) for i, prompt in enumerate(prompts)]
     if name in ("grammars", "adapters"):
         return [(3 * i, essay[i % 12], rng.randint(20, 40), 0) for i in range(14)]
     # "waits": a quiet beginning, then a long prompt ahead, a crowd, and answers that fill the pool
@@ -127,7 +138,11 @@ def record(name: str, scheduler: str = "minivllm.xray.TracingScheduler") -> None
     from vllm import LLM
 
     model = str(embedded_model_path())
+    if name == "overlapped":
+        scheduler = "minivllm.xray.AsyncTracingScheduler"
     engine = LLM(model, scheduler_cls=scheduler, **(COMMON | SETTINGS[name])).llm_engine
+    if name == "overlapped":
+        overlap(engine.engine_core.engine_core)
     to_come = list(enumerate(requests_of(name)))
     alive: set[str] = set()
     step = 0
@@ -147,6 +162,20 @@ def record(name: str, scheduler: str = "minivllm.xray.TracingScheduler") -> None
         alive -= {output.request_id for output in engine.step() if output.finished}
         step += 1
     engine.engine_core.shutdown()
+
+
+def overlap(core: Any) -> None:
+    """Let an engine core have two plans in flight, as vLLM has on a GPU and never on a CPU.
+
+    Its scheduler and its loop are those of a GPU; the worker computes in a thread of its own.
+    """
+    thread, executor = ThreadPoolExecutor(1), core.model_executor
+    execute, sample = executor.execute_model, executor.sample_tokens
+    executor.execute_model = lambda plan, non_block: thread.submit(execute, plan)
+    executor.sample_tokens = lambda grammar, non_block: thread.submit(sample, grammar)
+    core.batch_queue_size = 2
+    core.batch_queue = deque(maxlen=2)
+    core.step_fn = core.step_with_batch_queue
 
 
 def asked_beside(name: str, index: int, max_tokens: int) -> tuple[Any, dict[str, Any]]:
@@ -169,6 +198,7 @@ def asked_beside(name: str, index: int, max_tokens: int) -> tuple[Any, dict[str,
     params = SamplingParams(
         temperature=0.0, max_tokens=max_tokens, ignore_eos=grammar is None,
         structured_outputs=grammar,
+        stop_token_ids=[FULL_STOP] if name == "overlapped" and index % 3 == 0 else None,
     )  # fmt: skip
     return params, more
 

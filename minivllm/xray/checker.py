@@ -64,7 +64,11 @@ class Checker:
             "cached blocks": set(state.cached),
             "running sequences": state.running,
             "waiting requests": state.waiting,
-            "computed tokens": {s: state.sequences[s].num_computed_tokens for s in state.running},
+            # vLLM counts what is planned
+            "computed tokens": {
+                s: state.sequences[s].num_computed_tokens + state.sequences[s].num_scheduled_tokens
+                for s in state.running
+            },
         }
 
 

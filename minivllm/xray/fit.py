@@ -3,7 +3,8 @@
 A step takes so long for itself, for each sequence, for each token that a sequence has beyond one
 (of its prompt), and for each key that attention reads; none of these may be negative. So does the
 time between two steps, which is the engine's or the server's own work. What took many times as
-long as such a step is an interruption.
+long as such a step is an interruption. With plans in flight a step takes what the plan takes that
+it ends.
 """
 
 from __future__ import annotations
@@ -13,8 +14,16 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from minivllm.trace import Trace
-from minivllm.trace.records import Finished, RequestAdded, Scheduled, StepEnded, StepStarted
+from minivllm.trace.records import (
+    Finished,
+    RequestAdded,
+    Scheduled,
+    StepEnded,
+    StepPlanned,
+    StepStarted,
+)
 from minivllm.trace.state import ALIVE
+from minivllm.xray.in_flight import ended_plans
 
 _SWEEPS = 3000
 _REWEIGHTINGS = 5
@@ -43,6 +52,8 @@ class StepCost:
         interruptions: of steps and pauses that the fit leaves out, the earliest first.
         left_out: share of the time that these steps and pauses took.
         least, most: of ``FEATURES``, among the steps of the fit.
+        plan: of a step, until its plan is made: for itself, and per sequence.
+        is_overlapped: True if the run had plans in flight while it made others.
     """
 
     step: tuple[float, ...]
@@ -52,6 +63,8 @@ class StepCost:
     left_out: float = 0.0
     least: tuple[float, ...] = ()
     most: tuple[float, ...] = ()
+    plan: tuple[float, float] = (0.0, 0.0)
+    is_overlapped: bool = False
 
     def step_seconds(self, features: Sequence[float]) -> float:
         """Seconds from a step's beginning to its end."""
@@ -60,6 +73,28 @@ class StepCost:
     def pause_seconds(self, num_seqs: int) -> float:
         """Seconds from the end of a step to the beginning of the next."""
         return self.between[0] + self.between[1] * num_seqs
+
+    def plan_seconds(self, num_seqs: int) -> float:
+        """Seconds of the CPU until a plan is made."""
+        return self.plan[0] + self.plan[1] * num_seqs
+
+    def device_seconds(self, features: Sequence[float]) -> float:
+        """Seconds of the device for a plan, which starts when the plan is made.
+
+        Of a run without plans in flight it is all of a step but its planning. Else it is what a
+        step and the pause behind it take, in which the device worked: less if it had to wait for
+        the CPU, which the run does not say.
+        """
+        num_seqs = int(features[2])
+        if self.is_overlapped:
+            return self.step_seconds(features) + self.pause_seconds(num_seqs)
+        return max(0.0, self.step_seconds(features) - self.plan_seconds(num_seqs))
+
+    def seconds_alone(self, features: Sequence[float]) -> float:
+        """Seconds of a step that makes a plan and ends it."""
+        if self.is_overlapped:
+            return self.plan_seconds(int(features[2])) + self.device_seconds(features)
+        return self.step_seconds(features)
 
     def __str__(self) -> str:
         names = ("step", "prompt token", "sequence", "1,000 keys")
@@ -94,11 +129,13 @@ def fit_cost(trace: Trace) -> StepCost:
     Raises:
         ValueError: if it has fewer than ten steps.
     """
-    steps, pauses = _observations(trace)
+    steps, pauses, plans = _observations(trace)
     if len(steps) < 10:
         raise ValueError(f"a fit needs at least 10 steps, and the run has {len(steps)}.")
     step, kept, slow_steps = _fit(steps)
     between, _, slow_pauses = _fit(pauses) if pauses else ([0.0, 0.0], [], [])
+    (plan, plan_each), _, _ = _fit(plans) if plans else ([0.0, 0.0], [], [])
+    ended = ended_plans(trace)
     errors = [abs(_dot(step, seen.features) - seen.seconds) for seen in kept]
     mean = sum(seen.seconds for seen in kept) / len(kept)
     slow = [(seen, step) for seen in slow_steps] + [(seen, between) for seen in slow_pauses]
@@ -115,6 +152,8 @@ def fit_cost(trace: Trace) -> StepCost:
         left_out=left_out / (sum(seen.seconds for seen in steps + pauses) or 1.0),
         least=tuple(map(min, columns)),
         most=tuple(map(max, columns)),
+        plan=(plan, plan_each),
+        is_overlapped=any(ended[step] != step for step in ended),
     )  # fmt: skip
 
 
@@ -135,7 +174,7 @@ def guess(cost: StepCost, trace: Trace) -> str:
 
     Only those count that the run had too few or too many of, and that take a part of the time.
     """
-    steps, _ = _observations(trace)
+    steps, _, _ = _observations(trace)
     total = sum(seen.seconds for seen in steps)
     said = []
     for i, name in enumerate(FEATURES):
@@ -192,12 +231,17 @@ def _relative_fit(seen: list[_Observation]) -> list[float]:
     return found
 
 
-def _observations(trace: Trace) -> tuple[list[_Observation], list[_Observation]]:
-    """Every step, and every pause between two in which the engine always had a request."""
+def _observations(
+    trace: Trace,
+) -> tuple[list[_Observation], list[_Observation], list[_Observation]]:
+    """Steps that end a plan, pauses between two in which a request was there, and plannings."""
     steps: list[_Observation] = []
     pauses: list[_Observation] = []
+    plannings: list[_Observation] = []
     beginning = trace.beginning().sequences.values()
     unfinished = {seq.seq_id for seq in beginning if seq.status in ALIVE}
+    ended = ended_plans(trace)
+    plans: dict[int | None, list[Scheduled]] = {}  # in flight
     plan: list[Scheduled] = []
     start = 0.0
     end = None
@@ -216,11 +260,18 @@ def _observations(trace: Trace) -> tuple[list[_Observation], list[_Observation]]
                 plan = []
             case Scheduled():
                 plan.append(record)
+            case StepPlanned():
+                if plan:
+                    features = 1.0, float(len(plan))
+                    plannings.append(_Observation(start, features, record.time - start))
+                plans[record.step] = plan
             case StepEnded():
-                steps.append(_Observation(start, features_of(plan), record.time - start))
+                if (made := plans.pop(ended.get(record.step), None)) is not None:
+                    features = features_of(made)
+                    steps.append(_Observation(start, features, record.time - start))
                 end = record.time
                 is_idle = not unfinished
-    return steps, pauses
+    return steps, pauses, plannings
 
 
 def features_of(plan: Iterable[Scheduled]) -> tuple[float, ...]:

@@ -13,6 +13,7 @@ from typing import Any
 
 from minivllm import envs
 from minivllm.logger import init_logger
+from minivllm.trace.records import OWN_PLAN
 from minivllm.xray.checker import Checker
 from minivllm.xray.format import header_line, without_text
 from minivllm.xray.live import Batch, LiveTrace
@@ -39,6 +40,7 @@ class Recorder:
         self.trace = LiveTrace(header) if keep else None
         self._text = header["text"]
         self._checker = checker
+        self.ending: int | None = OWN_PLAN  # the step whose plan ends in this one; None: of none
         self._said: set[tuple] = set()  # by plans that were taken back
         self._open = False
         self._on = True
@@ -61,10 +63,11 @@ class Recorder:
     def start_step(self) -> None:
         """Begin a step. One without an end, whose plan is still on its way, ends here."""
         if self._open:
-            self.end_step()
+            self.ending = None
+            self._end_step()
         elif self.rows:
             self._hand_on()
-        self._open = True
+        self._open, self.ending = True, OWN_PLAN
         self.step += 1
         self.rows.append(("StepStarted", self.now()))
 
@@ -80,10 +83,15 @@ class Recorder:
         self.rows.append(("StepPlanned", self.now()))
 
     def end_step(self) -> None:
-        if self._open:
-            self._open = False
-            self.rows.append(("StepEnded", self.now()))
-            self._hand_on()
+        """End the step that is open, unless what has ended is the plan of none."""
+        if self._open and self.ending is not None:
+            self._end_step()
+
+    def _end_step(self) -> None:
+        self._open = False
+        row = ("StepEnded", self.now())
+        self.rows.append(row if self.ending in (OWN_PLAN, self.step) else (*row, self.ending))
+        self._hand_on()
 
     def close(self) -> None:
         """Write what is left, and end."""

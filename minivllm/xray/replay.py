@@ -11,6 +11,7 @@ from minivllm.trace.records import (
     StepEnded,
     StepPlanned,
     StepStarted,
+    TokensWasted,
 )
 from minivllm.trace.state import ALIVE, State
 from minivllm.utils.validation import shown
@@ -75,7 +76,9 @@ def _problem(state: State, record: Record) -> str:
         known = state.sequences.get(record.request_id)
         alive = known is not None and known.status in ALIVE
         return f"request {record.request_id!r} is there already" if alive else ""
-    if (seq_id := getattr(record, "seq_id", None)) is not None:
+    # tokens are wasted when their sequence is over
+    is_wasted = isinstance(record, TokensWasted)
+    if (seq_id := getattr(record, "seq_id", None)) is not None and not is_wasted:
         seq = state.sequences.get(seq_id)
         if seq is None or seq.status not in ALIVE:
             return f"request {seq_id!r} is not there"

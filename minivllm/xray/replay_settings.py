@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from collections.abc import Callable
 
 from minivllm.kv.manager import KVCacheManager
 from minivllm.lab.sim.make import make_request, make_vllms_scheduler
@@ -16,14 +15,7 @@ from minivllm.request import Request
 from minivllm.scheduling.policies import make_policy
 from minivllm.scheduling.scheduler import Scheduler
 from minivllm.trace import Trace
-from minivllm.trace.records import (
-    Finished,
-    Record,
-    RequestAdded,
-    Sampled,
-    StepEnded,
-    StepStarted,
-)
+from minivllm.trace.records import Finished, RequestAdded, Sampled, StepStarted
 from minivllm.xray.fields import needed
 from minivllm.xray.format import XRay
 
@@ -35,28 +27,6 @@ _LIMITS = ("max_num_batched_tokens", "max_num_seqs", "max_model_len", "enable_ch
            "long_prefill_token_threshold", "policy")  # fmt: skip
 
 
-class RecordedStep(NamedTuple):
-    """A step, and what came between it and the one before."""
-
-    number: int
-    before: list[Record]
-    records: list[Record]
-
-
-def recorded_steps(trace: Trace) -> Iterator[RecordedStep]:
-    """Yield the steps of a trace that have ended."""
-    before: list[Record] = []
-    inside: list[Record] | None = None
-    for record in trace.records:
-        if isinstance(record, StepStarted):
-            inside = []
-        (before if inside is None else inside).append(record)
-        if isinstance(record, StepEnded) and inside is not None:
-            yield RecordedStep(record.step, before, inside)
-            before = []
-            inside = None
-
-
 def check_whole(xray: XRay) -> None:
     """Raise ``ValueError`` unless the run can be given to our scheduler from its beginning."""
     if xray.trace.first_step > 0:
@@ -64,10 +34,10 @@ def check_whole(xray: XRay) -> None:
             f"the X-ray begins with step {xray.trace.first_step}: older ones were dropped, and a "
             "run can be computed again only from its beginning (MINIVLLM_XRAY_MAX_BYTES)."
         )
-    if xray.header["settings"].get("async_scheduling"):
+    if is_async(xray) and xray.header["settings"].get("num_speculative_tokens"):
         raise ValueError(
-            "the run was scheduled asynchronously, which our scheduler does not do; record one "
-            "with --no-async-scheduling."
+            "the run was scheduled asynchronously with drafts, which our scheduler does not do; "
+            "record one with --no-async-scheduling."
         )
     for name, without in _NOT_OURS.items():
         if (value := xray.header["settings"].get(name, without)) != without:
@@ -77,6 +47,13 @@ def check_whole(xray: XRay) -> None:
         raise ValueError(
             f"requests with adapters are not run again: {', '.join(sorted(adapters))}."
         )
+
+
+def is_async(xray: XRay) -> bool:
+    """True if vLLM's scheduler left placeholders for tokens on their way."""
+    header = xray.header
+    by_name = header.get("scheduler") == "AsyncTracingScheduler"  # of a vLLM that was made to
+    return header["settings"].get("async_scheduling", False) or by_name
 
 
 def arrivals_of(xray: XRay) -> dict[str, float]:
@@ -109,7 +86,8 @@ def _is_impossible(xray: XRay, record: RequestAdded) -> bool:
 def requests_of(xray: XRay, joins: bool = True) -> dict[str, Request]:
     """The run's requests, by id. Each ends after as many tokens as it had there.
 
-    One that was aborted, or has not ended, has the limit that it asked for.
+    One that was aborted, or has not ended, has the limit that it asked for. So has one of an
+    asynchronous run that ended by a stop token: when others were planned, it was not known.
 
     Args:
         joins: its arrival is when it joined the queue, not the time that vLLM orders by.
@@ -117,12 +95,14 @@ def requests_of(xray: XRay, joins: bool = True) -> dict[str, Request]:
     Raises:
         ValueError: for an unknown policy.
     """
-    num_tokens = Counter(r.seq_id for r in xray.trace.records if isinstance(r, Sampled))
-    ended = {
-        r.seq_id for r in xray.trace.records if isinstance(r, Finished) and r.reason != "abort"
-    }
+    ends = ends_of(xray)
+    stopped = set()
+    if is_async(xray):
+        stopped = {r.seq_id for r in xray.trace.records if isinstance(r, Finished)
+                   and r.reason != "length"}  # fmt: skip
     policy = make_policy(xray.header["settings"].get("policy", "fcfs"))
     most = needed(xray.header, "max_model_len")
+    num_slots = (xray.header["num_blocks"] - 1) * xray.header["block_size"]
     found = {}
     arrivals = arrivals_of(xray)
     seen = 0.0  # the last time that the scheduler looked for new ones, and this one had not come
@@ -133,7 +113,12 @@ def requests_of(xray: XRay, joins: bool = True) -> dict[str, Request]:
             continue
         name = record.request_id
         asked = xray.requests.get(name, {})
-        max_tokens = num_tokens[name] if name in ended else asked.get("max_tokens") or most
+        num_prompt = len(record.prompt_token_ids)
+        max_tokens = asked.get("max_tokens") or most
+        if name in ends and name not in stopped:
+            max_tokens = ends[name]
+        elif num_prompt + max_tokens > num_slots:  # it ended before it could get there
+            max_tokens = max(ends.get(name, 0) + 1, num_slots - num_prompt)
         arrival = max(arrivals[name], seen)
         found[name] = make_request(
             name,
@@ -143,6 +128,14 @@ def requests_of(xray: XRay, joins: bool = True) -> dict[str, Request]:
             priority=asked.get("priority", 0) if policy.uses_priority else 0,
         )
     return found
+
+
+def ends_of(xray: XRay) -> dict[str, int]:
+    """Number of tokens at the end of each request, by id; without those that were aborted."""
+    records = xray.trace.records
+    num_tokens = Counter(r.seq_id for r in records if isinstance(r, Sampled))
+    ended = [r.seq_id for r in records if isinstance(r, Finished) and r.reason != "abort"]
+    return {name: num_tokens[name] for name in ended}
 
 
 def make_scheduler(xray: XRay, clock: Callable[[], float] = time.perf_counter) -> Scheduler:
@@ -166,5 +159,6 @@ def make_scheduler(xray: XRay, clock: Callable[[], float] = time.perf_counter) -
         KVCacheManager(num_blocks, block_size, caching, trace=trace),
         trace,
         speculative=speculative,
+        async_scheduling=is_async(xray),
         **{name: settings[name] for name in _LIMITS if name in settings},
     )

@@ -6,7 +6,6 @@ can be told for a budget, a pool or a policy that were never tried.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
@@ -15,26 +14,28 @@ from math import inf
 from typing import Any
 
 from minivllm.lab.sim.clock import Clock
-from minivllm.lab.sim.loop import run_steps
 from minivllm.lab.sim.result import percentiles
 from minivllm.lab.viz.figures.timeline import compare
-from minivllm.request import Request, RequestStatus
-from minivllm.scheduling.output import ModelRunnerOutput, SchedulerOutput
 from minivllm.scheduling.policies import POLICIES
-from minivllm.scheduling.scheduler import Scheduler
 from minivllm.trace import Trace
-from minivllm.trace.records import Finished, Preempted, Sampled
+from minivllm.trace.records import Preempted, Sampled
 from minivllm.utils.validation import check
 from minivllm.xray.arrivals import times_to_schedule
-from minivllm.xray.fit import StepCost, features, fit_cost, guess
+from minivllm.xray.fit import StepCost, fit_cost, guess
 from minivllm.xray.format import XRay
-from minivllm.xray.replay_settings import arrivals_of, check_whole, make_scheduler, requests_of
+from minivllm.xray.replay_settings import (
+    arrivals_of,
+    check_whole,
+    ends_of,
+    is_async,
+    make_scheduler,
+    requests_of,
+)
+from minivllm.xray.timed_run import OverlappedRun, TimedRun
 from minivllm.xray.waits import Walk
 
 NUMBERS = ("max_num_batched_tokens", "max_num_seqs", "num_blocks", "long_prefill_token_threshold")
-SWITCHES = ("enable_prefix_caching", "enable_chunked_prefill")
-
-
+SWITCHES = ("enable_prefix_caching", "enable_chunked_prefill", "async_scheduling")
 MOST_OFF = 0.15  # of a sum, beyond which there is a warning
 
 
@@ -133,7 +134,10 @@ def what_if(xray: XRay, *changes: Mapping[str, Any]) -> WhatIf:
     for name, other in [("the same, simulated", xray), *others]:
         trace = run_again(other, measured, cost)
         case = _numbers(name, _walk(other, trace), arrivals)
-        cases.append(replace(case, guess=guess(cost, trace)))
+        guesses = [guess(cost, trace)]
+        if is_async(other) != is_async(xray):
+            guesses.append("of a step only planning counts as the CPU's, all else as the device's")
+        cases.append(replace(case, guess=" and ".join(filter(None, guesses))))
     return WhatIf(cases, cost)
 
 
@@ -166,61 +170,11 @@ def run_again(xray: XRay, measured: Walk, cost: StepCost) -> Trace:
         request.arrival_time = times.get(name, request.arrival_time)
     if measured.rows:
         clock.now = measured.rows[0].start
-    _Run(scheduler, measured, cost, clock=clock).run(requests.values())
+    kind = OverlappedRun if is_async(xray) else TimedRun
+    run = kind(scheduler, measured, cost, clock=clock, ends=ends_of(xray))
+    run.run(requests.values())
     assert scheduler.trace is not None
     return scheduler.trace
-
-
-class _Run:
-    """A run of our scheduler, whose clock advances by the cost of each step.
-
-    Args:
-        scheduler: without requests.
-        measured: the recorded run: its tokens, and when requests were aborted.
-        cost: of a step.
-        clock: at the time of the run's beginning.
-    """
-
-    def __init__(self, scheduler: Scheduler, measured: Walk, cost: StepCost, clock: Clock):
-        self.scheduler = scheduler
-        self.cost = cost
-        self.clock = clock
-        self.interruptions = deque(cost.interruptions)
-        self.tokens: dict[str, list[int]] = {}
-        self.aborts: dict[str, float] = {}  # the times of those that are still to come
-        for record in measured.trace.records:
-            if isinstance(record, Sampled):
-                self.tokens.setdefault(record.seq_id, []).append(record.token_id)
-            elif isinstance(record, Finished) and record.reason == "abort":
-                self.aborts[record.seq_id] = measured.ends[record.seq_id]
-
-    def run(self, requests: Iterable[Request]) -> None:
-        """Run until all requests have ended, each from when it arrives."""
-        for step in run_steps(self.scheduler, requests, self._execute, clock=self.clock):
-            num_seqs = len(step.scheduler_output.num_scheduled_tokens)
-            self.clock.now += self.cost.pause_seconds(num_seqs)
-            now = self.clock.now
-            alive = self.scheduler.requests
-            due = [name for name, time in self.aborts.items() if time <= now and name in alive]
-            self.scheduler.finish_requests(due, RequestStatus.FINISHED_ABORTED)
-
-    def _execute(self, scheduler: Scheduler, plan: SchedulerOutput) -> ModelRunnerOutput:
-        sampled = {}
-        num_tokens = num_keys = 0
-        for name, num_new in plan.num_scheduled_tokens.items():
-            seq = scheduler.sequences[name]
-            context = plan.num_computed_tokens[name] + num_new
-            num_tokens += num_new
-            num_keys += context
-            if context >= seq.num_tokens:
-                known = self.tokens.get(name, [])
-                done = seq.num_output_tokens
-                sampled[name] = [known[done] if done < len(known) else 0]
-        num_seqs = len(plan.num_scheduled_tokens)
-        self.clock.now += self.cost.step_seconds(features(num_tokens, num_seqs, num_keys))
-        while self.interruptions and self.interruptions[0].time <= self.clock.now:
-            self.clock.now += self.interruptions.popleft().seconds
-        return ModelRunnerOutput(sampled)
 
 
 def _changed(xray: XRay, change: Mapping[str, Any]) -> XRay:
@@ -237,6 +191,8 @@ def _changed(xray: XRay, change: Mapping[str, Any]) -> XRay:
             other.header["settings"][name] = _number(name, value, old)
         elif name in SWITCHES:
             check(str(value).lower() in ("true", "false"), name, value, "true or false")
+            if name == "async_scheduling":
+                other.header.pop("scheduler", None)  # which may say that it is
             other.header["settings"][name] = str(value).lower() == "true"
         else:
             value = value.replace("-", "_") if isinstance(value, str) else value

@@ -45,6 +45,7 @@ class TracingScheduler(Scheduler):
         check_needs(self, Scheduler, __version__)
         in_main_process = multiprocessing.parent_process() is None
         self.header = header_of(self, __version__, envs.xray_text())
+        self.header["settings"]["async_scheduling"] = isinstance(self, AsyncScheduler)
         checker = None
         if envs.xray_check():
             checker = Checker(self.header, lambda: what_vllm_has(self))
@@ -55,6 +56,7 @@ class TracingScheduler(Scheduler):
             logger.warning("nothing can read the X-ray of this process: set MINIVLLM_XRAY=FILE.")
         manager = self.kv_cache_manager.coordinator.single_type_managers[0]
         _watch(manager, self.recorder)
+        self._steps: dict[int, int] = {}  # of plans in flight, by identity: the step that made it
 
     def add_request(self, request) -> None:
         super().add_request(request)
@@ -161,21 +163,29 @@ class TracingScheduler(Scheduler):
             for name, num_tokens in scheduled.items()
         ]  # fmt: skip
         recorder.plan_step()
+        self._steps[id(output)] = recorder.step
 
     def _before_update(self, scheduler_output, model_runner_output) -> None:
-        recorder = self.recorder
-        if not recorder.is_open:
-            if not scheduler_output.num_scheduled_tokens:
-                return
+        recorder, requests = self.recorder, self.requests
+        plan = self._steps.pop(id(scheduler_output), None)  # None: it was empty, and made no step
+        if plan is not None and not recorder.is_open:
             recorder.start_step()  # asynchronous: the last plans come back without a new one
             recorder.plan_step()
+        recorder.ending = plan
+        if plan is None:
+            return
+        places, drawn = model_runner_output.req_id_to_index, model_runner_output.sampled_token_ids
+        if plan != recorder.step:
+            for name in scheduler_output.num_scheduled_tokens:
+                is_over = name not in requests or requests[name].is_finished()
+                if is_over and drawn and (tokens := drawn[places[name]]):
+                    recorder.rows.append(("TokensWasted", name, plan, len(tokens)))
         for name, drafts in scheduler_output.scheduled_spec_decode_tokens.items():
-            request = self.requests.get(name)
+            request = requests.get(name)
             if request is None or request.is_finished() or request.num_stale_output_tokens:
                 continue
-            drawn = model_runner_output.sampled_token_ids[model_runner_output.req_id_to_index[name]]
-            if drawn:
-                recorder.rows.append(("Verified", name, list(drafts), len(drawn) - 1))
+            if tokens := drawn[places[name]]:
+                recorder.rows.append(("Verified", name, list(drafts), len(tokens) - 1))
 
     def _skipped_in_plan(self, num_tokens: int) -> list[tuple]:
         """Rows of requests that vLLM steps over for a pause, an adapter or tokens on their way.
@@ -214,7 +224,7 @@ class TracingScheduler(Scheduler):
 
 
 class AsyncTracingScheduler(TracingScheduler, AsyncScheduler):
-    """The same for asynchronous scheduling. A step is a call: its tokens are of the plan before."""
+    """The same for asynchronous scheduling: a step makes a plan, and ends an earlier one's."""
 
 
 def _watch(manager: Any, recorder: Recorder) -> None:

@@ -8,9 +8,6 @@ from dataclasses import dataclass, fields
 
 from minivllm.lab.viz.figures.block_grid import block_grid
 from minivllm.logger import silenced
-from minivllm.request import RequestStatus
-from minivllm.scheduling.output import ModelRunnerOutput, SchedulerOutput
-from minivllm.scheduling.scheduler import Scheduler
 from minivllm.trace import Trace
 from minivllm.trace.records import (
     BlockForgotten,
@@ -21,22 +18,16 @@ from minivllm.trace.records import (
     Finished,
     Preempted,
     Record,
-    RequestAdded,
-    RequestSkipped,
     Sampled,
     Scheduled,
     Verified,
 )
 from minivllm.trace.state import State
 from minivllm.xray.format import XRay
+from minivllm.xray.recorded_steps import recorded_steps
 from minivllm.xray.replay import check_records
-from minivllm.xray.replay_settings import (
-    RecordedStep,
-    check_whole,
-    make_scheduler,
-    recorded_steps,
-    requests_of,
-)
+from minivllm.xray.replay_settings import check_whole
+from minivllm.xray.rerun import Rerun
 
 _COMPARED = (Preempted, Scheduled, BlocksShared, BlocksAllocated, BlocksCached, BlockForgotten,
              BlocksFreed, Verified, Sampled, Finished)  # fmt: skip
@@ -93,23 +84,23 @@ def verify(xray: XRay) -> Verification:
     """Compare a run of vLLM, step by step, with what our scheduler decides for the same arrivals.
 
     Requests arrive before the same steps, and get the tokens and the drafts that were recorded.
-    Prompts without text have made-up tokens, with the same blocks in common.
+    With asynchronous scheduling plans are made and end in the same steps as there. Prompts without
+    text have made-up tokens, with the same blocks in common.
 
     Raises:
-        ValueError: if the run cannot be given to our scheduler: its beginning was dropped, it was
-            scheduled asynchronously, has adapters, or contradicts itself.
+        ValueError: if the run cannot be given to our scheduler: its beginning was dropped, it has
+            adapters, or drafts with asynchronous scheduling, or contradicts itself.
     """
     check_whole(xray)
     check_records(xray)
-    scheduler = make_scheduler(xray)
-    requests = requests_of(xray, joins=False)
-    trace = scheduler.trace
+    run = Rerun(xray)
+    trace = run.scheduler.trace
     assert trace is not None
     num_steps = 0
     for step in recorded_steps(xray.trace):
         mark = len(trace.records)
         with silenced("minivllm.scheduling.preemption"):
-            _run(scheduler, step, requests)
+            run.step(step)
         theirs, mine = _by_kind([*step.before, *step.records]), _by_kind(trace.records[mark:])
         for kind in (kind.__name__ for kind in _COMPARED):
             if theirs[kind] != mine[kind]:
@@ -117,48 +108,6 @@ def verify(xray: XRay) -> Verification:
                 return Verification(num_steps, found, xray.trace, our_trace=trace)
         num_steps += 1
     return Verification(num_steps, None, xray.trace, our_trace=trace)
-
-
-def _run(scheduler: Scheduler, step: RecordedStep, requests: dict) -> None:
-    """Let our scheduler do a step after what came before it."""
-    forgets = False
-    for record in step.before:
-        if isinstance(record, RequestAdded):
-            scheduler.add_request(requests[record.request_id])
-        elif isinstance(record, Finished):
-            scheduler.finish_requests([record.seq_id], RequestStatus.FINISHED_ABORTED)
-        elif isinstance(record, Preempted) and record.seq_id in scheduler.requests:
-            # by a reset of the prefix cache, which the next plan knows nothing of
-            scheduler._preempt(scheduler.requests[record.seq_id], SchedulerOutput())
-        elif isinstance(record, BlockForgotten) and not forgets:
-            scheduler.kv_manager.reset_prefix_cache()  # one record for each block
-            forgets = True
-    drafts = {r.seq_id: list(r.draft_token_ids) for r in step.records if isinstance(r, Verified)}
-    scheduler.update_draft_token_ids(drafts)
-    plan = _plan(scheduler, {r.request_id for r in step.records if isinstance(r, RequestSkipped)})
-    for record in step.records:  # a server aborts also while a step is computed
-        if isinstance(record, Finished) and record.reason == "abort":
-            scheduler.finish_requests([record.seq_id], RequestStatus.FINISHED_ABORTED)
-    tokens: dict[str, list[int]] = defaultdict(list)
-    for record in step.records:
-        if isinstance(record, Sampled) and record.seq_id in plan.num_scheduled_tokens:
-            tokens[record.seq_id].append(record.token_id)
-    for record in step.records:
-        if isinstance(record, Verified):  # those beyond an end were verified, but not appended
-            found = tokens[record.seq_id]
-            found += [0] * (record.num_accepted + 1 - len(found))
-    scheduler.update_from_output(plan, ModelRunnerOutput(dict(tokens)))
-
-
-def _plan(scheduler: Scheduler, skipped: set[str]) -> SchedulerOutput:
-    """Plan a step as if these requests were not there: vLLM steps over them, and puts them back."""
-    passed = [request for request in scheduler.waiting if request.request_id in skipped]
-    for request in passed:
-        scheduler.waiting.remove(request)
-    plan = scheduler.schedule()
-    for request in reversed(passed):
-        scheduler.waiting.add_preempted(request)
-    return plan
 
 
 def _by_kind(records: Iterable[Record]) -> dict[str, list[tuple]]:

@@ -201,8 +201,6 @@ class Walk:
         if (reached := self._reached.get(name)) is not None:
             stop = start + record.num_tokens
             self.num_recomputed_tokens += max(0, min(reached, stop) - start)
-            if stop >= reached:
-                del self._reached[name]
         self._close(name)
 
     # -- causes ----------------------------------------------------------------------------------
@@ -223,8 +221,11 @@ class Walk:
         left_out = BUDGET if num_tokens >= budget else UNKNOWN
         left_out = BLOCKS if self._has_preempted else left_out
         for seq_id in self._tokens.alive:
-            is_planned = bool(self.state.sequences[seq_id].in_flight)
-            self._tokens.explain(seq_id, cause if is_planned else left_out)
+            seq = self.state.sequences[seq_id]
+            why = cause if seq.in_flight else left_out
+            if seq.status == "preempted":  # maybe its last token came behind that
+                why = PREEMPTED
+            self._tokens.explain(seq_id, why)
 
     def _explain_queue(self, num_tokens: int, budget_cause: str) -> None:
         """The first that was not stepped over has met a limit; all behind it wait for it."""

@@ -132,11 +132,13 @@ def test_structured(monkeypatch):
 # -- scheduler ---------------------------------------------------------------------------------
 
 
-def test_scheduler(monkeypatch):
+@pytest.mark.parametrize("option", ["--no-async-scheduling", "--async-scheduling"])
+def test_scheduler(monkeypatch, option):
     monkeypatch.setattr("minivllm.lab.bench.scheduler.CACHE_SIZES", (10, 100))
     monkeypatch.setattr("minivllm.lab.bench.scheduler.POOL_SIZES", (1, 3))
-    text, found = bench("scheduler", "--num-requests", 3, "--num-steps", 256)
+    text, found = bench("scheduler", "--num-requests", 3, "--num-steps", 256, option)
     assert list(found) == KEYS
+    assert found["workload"].get("async_scheduling", False) == (option == "--async-scheduling")
     assert found["workload"]["decodes"] == 3
     assert {"python", "cpu", "cores", "minivllm"} <= set(found["environment"])
     assert positive(found["ceiling"].values())
@@ -152,13 +154,15 @@ def test_scheduler(monkeypatch):
     assert "µs per request and step, by the pool's size" in text
 
 
-def test_what_the_scheduler_benchmark_times():
+@pytest.mark.parametrize("overlaps", [False, True])
+def test_what_the_scheduler_benchmark_times(overlaps):
     """Running decodes that fill their blocks, each with a token per step."""
-    core = RunningDecodes(num_requests=5, num_blocks=1000, caching=True)
+    core = RunningDecodes(5, num_blocks=1000, caching=True, async_scheduling=overlaps)
     for _ in range(20):
         assert core.step() > 0
     core.scheduler.check_integrity()
     assert [seq.num_tokens for seq in core.scheduler.running] == [128 + 1 + 20] * 5
+    assert {seq.num_output_placeholders for seq in core.scheduler.running} == {int(overlaps)}
     assert core.scheduler.kv_manager.block_pool.num_free_blocks == 999 - 5 * 10
     assert len(list(core.scheduler.kv_manager.prefix_cache)) == 5 * 9
     assert hashing_us() > 0

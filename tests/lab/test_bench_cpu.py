@@ -36,6 +36,22 @@ def test_each_row_is_told(little, monkeypatch):
     assert "w2 float32 beside a busy process" in text
 
 
+def test_steps_may_be_planned_ahead(little, monkeypatch):
+    monkeypatch.setattr(cpu, "ROWS", {"float32": (("w2", False),)})
+    asked = []
+
+    class Engine(cpu.BenchEngine):
+        def __init__(self, *args, **options):
+            asked.append(options["async_scheduling"])
+            super().__init__(*args, **options)
+
+    monkeypatch.setattr(cpu, "BenchEngine", Engine)
+    _, found = bench("cpu", "--repeats", 1, "--async-scheduling")
+    assert found["workload"]["async_scheduling"] is True
+    assert asked == [True]
+    assert found["results"]["w2 float32"]["seconds"] > 0
+
+
 def test_the_busy_process_ends_with_its_row(monkeypatch):
     processes = []
 

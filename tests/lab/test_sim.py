@@ -5,6 +5,7 @@ import json
 import math
 import statistics
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from random import Random
 
@@ -35,6 +36,7 @@ from minivllm.lab.sim.workloads import (
 )
 from minivllm.scheduling.policies import SchedulingPolicy
 from minivllm.sim import dry_run, replay, simulate
+from minivllm.trace.records import RankWorked, StepEnded, StepPlanned, StepStarted
 
 SEVERAL = ("n-samples", "beams")  # answers to one prompt: 4 of them
 A100, LLAMA = HARDWARE["a100"], MODELS["llama-8b"]
@@ -196,17 +198,21 @@ def books_balance(workload, result):
     chunked=st.booleans(),
     caching=st.booleans(),
     sizes=st.sampled_from([None, (1, 1, 3), (2, 3, 1), (4, 2, 2)]),
+    overlaps=st.booleans(),
 )
 def test_any_run_serves_everybody(
-    seed, num_requests, name, manager, policy, chunked, caching, sizes
+    seed, num_requests, name, manager, policy, chunked, caching, sizes, overlaps
 ):
     rng = Random(seed)
     assume(name not in SEVERAL or manager == "paged")  # slabs cannot share
     workload = WORKLOADS[name](num_requests, rng.choice([0.5, 50.0, math.inf]), seed)
-    cluster = {}
+    cluster = {"hardware": replace(A100, api_s_per_token=rng.choice([0.0, 1e-4, 0.05]))}
     if sizes is not None and manager == "paged":
         names = (f"{name}_parallel_size" for name in ("tensor", "pipeline", "data"))
         cluster = {"hardware": "8xa100", **dict(zip(names, sizes, strict=True))}
+    stops = name not in SEVERAL and rng.random() < 0.5
+    workload = [replace(entry, stops=stops) for entry in workload]
+    overlaps &= manager == "paged"
     result = simulate(
         workload,
         **cluster,
@@ -219,8 +225,13 @@ def test_any_run_serves_everybody(
         max_num_batched_tokens=2048 if not chunked else rng.choice([16, 100, 2048]),
         enable_chunked_prefill=chunked,
         enable_prefix_caching=caching,
+        async_scheduling=overlaps,
+        disable_frontend_multiprocessing=rng.random() < 0.5,
     )
     books_balance(workload, result)
+    # behind a stop token every plan in flight has one token more, if there was one
+    assert (result.num_wasted_tokens > 0) <= (stops and overlaps)
+    assert result.num_wasted_tokens <= num_requests
 
 
 @pytest.fixture
@@ -483,6 +494,10 @@ def test_a_policy_may_wait_while_somebody_is_to_come():
         ({"max_num_seqs": 0}, "max_num_seqs must be an integer from 1 to 10000000, got 0"),
         ({"max_num_batched_tokens": 9, "enable_chunked_prefill": False}, "at least max_model_len="),
         ({"max_model_len": 3}, "has 4 tokens, but max_model_len is 3"),
+        ({"async_scheduling": 1}, "async_scheduling must be True or False, got 1"),
+        ({"async_scheduling": None}, "async_scheduling must be True or False, got None"),
+        ({"async_scheduling": True, "manager": "contiguous-exact"}, "'paged' with several ranks"),
+        ({"disable_frontend_multiprocessing": "no"}, "disable_frontend_multiprocessing must be Tr"),
     ],
 )
 def test_bad_input_is_refused_by_name(arguments, message):
@@ -493,7 +508,8 @@ def test_bad_input_is_refused_by_name(arguments, message):
 RATES = "flops_per_s", "bytes_per_s", "device.bytes_per_s", "link.bytes_per_s"
 SIZES = "memory_bytes", "num_devices", "flops_share", "bytes_share", "device.memory_bytes"
 SECONDS = ("overhead_s", "link.latency_s", "network.latency_s", "flops_exponent",
-           "launch_s_per_layer", "cpu_s_per_sequence", "device.overhead_s")  # fmt: skip
+           "launch_s_per_layer", "cpu_s_per_sequence", "device.overhead_s", "update_s",
+           "device.cpu_s_per_sequence", "api_s_per_token")  # fmt: skip
 TWO = [SimRequest(0.0, [1, 2, 3, 4], 2), SimRequest(9.0, [1, 2, 3, 4], 2)]
 
 
@@ -504,8 +520,9 @@ def altered(owner, field, value):
 
 
 def own_hardware(field, value):
-    """A device, or a node if only that has the field, with another value of it."""
-    return altered(A100 if field in vars(A100) else NODES["8xa100"], field, value)
+    """A node, or a device if only that has the field, with another value of it."""
+    node = NODES["8xa100"]
+    return altered(node if field.partition(".")[0] in vars(node) else A100, field, value)
 
 
 @pytest.mark.parametrize("field", [*RATES, *SIZES, *SECONDS])
@@ -536,6 +553,8 @@ def test_more_seconds_than_a_float_holds_are_refused():
     node = replace(NODES["8xa100"], link=Link("slow", 5e-324, 0.0))
     with pytest.raises(ValueError, match="a step on '8xa100' takes more seconds than a float"):
         simulate(TWO, hardware=node, tensor_parallel_size=2)
+    with pytest.raises(ValueError, match="a step on 'a100' takes more seconds than a float"):
+        simulate(TWO, hardware=replace(A100, overhead_s=1e308, update_s=1e308))
 
 
 WITHOUT_TIME = Hardware("ideal", math.inf, math.inf, 80e9, overhead_s=0.0)
@@ -580,6 +599,8 @@ def test_a_full_client_of_a_policy_that_admits_nobody_is_told_so(sizes):
         (SimRequest(0.0, [], 1), r"workload\[1\].prompt_token_ids must be a list of at least one"),
         (SimRequest(0.0, [1, "a"], 1), r"workload\[1\].prompt_token_ids must be a list of at"),
         (SimRequest(0.0, [1], 1, n=0), r"workload\[1\].n must be an integer of at least 1, got 0"),
+        (SimRequest(0.0, [1], 1, stops=1), r"workload\[1\].stops must be True or False, .* got 1"),
+        (SimRequest(0.0, [1], 1, beams=True, stops=True), r"workload\[1\].stops must be .*beams"),
         (SimRequest(0.0, [1], 1, n=300), "n is 300, but max_num_seqs is 256"),
         ((0.0, [1], 1), r"workload\[1\] must be a SimRequest, got \(0.0"),
     ],
@@ -615,6 +636,130 @@ def test_a_workload_out_of_range_is_refused(make, message):
         make()
 
 
+# -- lanes of the CPU, of the device and of the API server ---------------------------------------
+
+STEPS = 30
+ONE = [SimRequest(0.0, [1] * 40, STEPS)]
+CPU = {"overhead_s": 2e-3, "update_s": 3e-3, "cpu_s_per_sequence": 1e-3, "api_s_per_token": 5e-4}
+
+
+def lanes_by_hand(device, before, after, api, overlaps):
+    """Times at which the client has each token; steps in turn, or planned while others run."""
+    cpu = free = told = 0.0
+    ends, tokens = [], []
+
+    def end(step):
+        nonlocal cpu, told
+        cpu = max(cpu, ends[step]) + after
+        told = max(told, cpu) + api
+        tokens.append(told)
+
+    for step, seconds in enumerate(device):
+        cpu += before
+        free = max(free, cpu) + seconds
+        ends.append(free)
+        if not overlaps:
+            end(step)
+        elif step > 0:
+            end(step - 1)
+    if overlaps:
+        end(len(device) - 1)
+    return tokens
+
+
+@pytest.mark.parametrize("overlaps", [False, True])
+@pytest.mark.parametrize("factor", [0.1, 1, 10])
+def test_lanes_by_hand(factor, overlaps):
+    """The CPU is the floor if it is slower than the device, and hidden if it is faster."""
+    cpu = {name: factor * seconds for name, seconds in CPU.items()}
+    hardware = replace(A100, **cpu)
+    model = CostModel(hardware, LLAMA)
+    device = [model.device_seconds(40, 40 * 41 // 2, 80)]
+    device += [model.device_seconds(1, 40 + i, 41 + i) for i in range(1, STEPS)]
+    after = cpu["update_s"] + cpu["cpu_s_per_sequence"]
+    times = [cpu["overhead_s"], after, cpu["api_s_per_token"]]
+    tokens = lanes_by_hand(device, *times, overlaps)
+    result = simulate(ONE, hardware=hardware, async_scheduling=overlaps)
+    gaps = [after - before for before, after in pairwise(tokens)]
+    assert result.requests[0].first_token_time == pytest.approx(tokens[0])
+    assert list(result.inter_token_times) == pytest.approx(gaps)
+    assert result.seconds == pytest.approx(tokens[-1])
+    steady = times[0] + times[1] + (not overlaps) * device[-2]
+    assert gaps[-2] == pytest.approx(max(steady, device[-2]))
+
+
+def test_three_lanes_are_the_gain_that_vllm_published():
+    """33 % API server, 29 % scheduling, 38 % the device (vLLM's post of 5 September 2024)."""
+    num_requests = 100
+    workload = [SimRequest(0.0, [1 + i] * 128, 256) for i in range(num_requests)]
+    alone = replace(HARDWARE["h100"], overhead_s=0.0)
+    run = simulate(workload, hardware=alone)
+    share = run.seconds / run.num_steps / 38
+    cpu = {"overhead_s": 20 * share, "update_s": 9 * share}
+    hardware = replace(alone, **cpu, api_s_per_token=33 * share / num_requests)
+    one_process = {"disable_frontend_multiprocessing": True}
+    before = simulate(workload, hardware=hardware, **one_process).seconds
+    split = simulate(workload, hardware=hardware).seconds
+    lanes = simulate(workload, hardware=hardware, async_scheduling=True).seconds
+    both = simulate(workload, hardware=hardware, async_scheduling=True, **one_process).seconds
+    ten_steps = replace(hardware, overhead_s=2 * share, update_s=0.9 * share)  # for one plan
+    planned_for_ten = simulate(workload, hardware=ten_steps).seconds
+    assert before / lanes == pytest.approx(1 / 0.38, rel=0.03)
+    assert before / split == pytest.approx(1 / 0.67, rel=0.03)
+    assert before / planned_for_ten == pytest.approx(1 / (0.38 + 0.029), rel=0.03)
+    assert before / both == pytest.approx(1 / 0.67, rel=0.03), "planning and HTTP share the CPU"
+    assert share * 38 > share * 33 > share * 29, "the device is the slowest lane"
+
+
+@pytest.mark.parametrize("n", [1, 3])
+def test_a_stop_token_wastes_one_token_and_a_limit_none(n):
+    limits = [SimRequest(0.01 * i, [1 + i] * 9, 5 + i, n=n) for i in range(6)]
+    stops = [replace(entry, stops=True) for entry in limits]
+    for workload in (limits, stops):
+        in_turn, overlapped = (simulate(workload, async_scheduling=b) for b in (False, True))
+        for result in (in_turn, overlapped):
+            assert [r.num_output_tokens for r in result.requests] == [5, 6, 7, 8, 9, 10]
+        assert in_turn.num_wasted_tokens == 0
+        assert overlapped.num_wasted_tokens == 6 * n * (workload is stops)
+        told = "tokens behind the end of an answer" in describe(overlapped)
+        assert told == (workload is stops)
+
+
+def test_a_plan_is_made_while_the_device_has_the_one_before():
+    result = simulate(ONE, async_scheduling=True, trace=True)
+    planned = {r.step: r.time for r in result.trace.of(StepPlanned)}
+    started = {r.step: r.time for r in result.trace.of(StepStarted)}
+    works = [(r.plan, r.start, r.end) for r in result.trace.of(RankWorked)]
+    assert len(works) == STEPS
+    for (before, _, end), (plan, start, _) in pairwise(works):
+        assert plan == before + 1
+        assert planned[plan] == pytest.approx(started[plan] + A100.overhead_s)
+        assert planned[plan] < end == start
+    assert list(result.trace.of(StepEnded))[-1].time == result.seconds
+
+
+def test_a_nodes_cpu_is_counted_once():
+    """Its kernels are launched beside it; the time for each sequence is hidden behind it."""
+    node = NODES["8xa100"]
+    workload = [SimRequest(0.0, [1 + i] * 64, 40) for i in range(64)]
+    options = {"hardware": node, "model": "llama-2-70b", "tensor_parallel_size": 8}
+    in_turn = simulate(workload, **options)
+    overlapped = simulate(workload, **options, async_scheduling=True)
+    launch = 80 * node.launch_s_per_layer
+    assert overlapped.itl["p50"] == pytest.approx(launch)
+    assert in_turn.itl["p50"] == pytest.approx(launch + 64 * node.cpu_s_per_sequence)
+
+
+def test_a_client_waits_for_what_the_api_server_has_not_sent():
+    """It asks again when it has the answer, not when the engine has it."""
+    slow = replace(A100, api_s_per_token=0.5)
+    first, second = simulate(ONE * 2, hardware=slow, max_concurrency=1).requests
+    assert second.arrival_time == first.finished_time >= 0.5 * STEPS
+    follower = SimRequest(1.0, [2] * 4, 2, after=0)
+    first, second = simulate([*ONE, follower], hardware=slow).requests
+    assert second.arrival_time == first.finished_time + 1.0
+
+
 # -- the command -------------------------------------------------------------------------------
 
 
@@ -637,6 +782,15 @@ def test_run_prints_for_people_and_for_programs():
     expected = as_dict(result)
     del expected["wall_seconds"], numbers["wall_seconds"]
     assert numbers == expected
+
+
+def test_run_overlaps():
+    arguments = ["run", "--requests", "8", "--rate", "inf", "--async-scheduling", "--json"]
+    done = CliRunner().invoke(app, arguments)
+    assert done.exit_code == 0, done.output
+    head, *_, last = done.stdout.splitlines()
+    assert head == "sharegpt on llama-8b, a100, paged, fcfs, asynchronous scheduling"
+    assert json.loads(last)["seconds"] < simulate(sharegpt_like(8)).seconds
 
 
 def test_run_on_slabs_without_chunks():

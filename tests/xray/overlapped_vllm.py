@@ -1,10 +1,12 @@
 """Drive vLLM's AsyncScheduler with plans in flight, without a model: for test_26_in_vllm.py.
 
-vLLM's CPU build never overlaps plans, so an engine cannot show it. With MINIVLLM_XRAY_CHECK=1 the
-tracer compares each step.
+vLLM's CPU build overlaps no plans by itself; ``record_runs.py`` has an engine that is made to. With
+MINIVLLM_XRAY_CHECK=1 the tracer compares each step.
 """
 
+import os
 import random
+import sys
 from collections import deque
 
 import torch
@@ -50,7 +52,7 @@ def add(scheduler, name, rng, hasher):
 
 
 def drive(scheduler, seed):
-    """Add, plan, abort and update at random, up to three plans ahead, until all has ended."""
+    """Add, plan, abort and update at random, with up to two plans in flight, until all is done."""
     rng, in_flight, names = random.Random(seed), deque(), iter(range(40))
     hasher = get_request_block_hasher(BLOCK, sha256)
     more = True
@@ -58,7 +60,7 @@ def drive(scheduler, seed):
         for _ in range(rng.choice([0, 0, 1, 3])):
             if more := (name := next(names, None)) is not None:
                 add(scheduler, f"{seed}-{name}", rng, hasher)
-        if scheduler.has_requests() and len(in_flight) < 3:
+        if scheduler.has_requests() and len(in_flight) < 2:
             plan, requests = scheduler.schedule(), scheduler.requests
             ids = list(plan.num_scheduled_tokens)
             drawn = [[] if requests[i].is_prefill_chunk else [rng.randrange(5, 99)] for i in ids]
@@ -66,7 +68,9 @@ def drive(scheduler, seed):
         if scheduler.requests and rng.random() < 0.05:
             name = rng.choice(list(scheduler.requests))
             scheduler.finish_requests(name, RequestStatus.FINISHED_ABORTED)
-        if in_flight and (len(in_flight) == 3 or rng.random() < 0.6):
+        if rng.random() < 0.03:
+            scheduler.reset_prefix_cache(reset_running_requests=rng.random() < 0.7)
+        if in_flight and (len(in_flight) == 2 or rng.random() < 0.6):
             plan, ids, drawn = in_flight.popleft()
             places = {name: i for i, name in enumerate(ids)}
             output = ModelRunnerOutput(req_ids=ids, req_id_to_index=places, sampled_token_ids=drawn)
@@ -76,7 +80,8 @@ def drive(scheduler, seed):
 if __name__ == "__main__":
     init_none_hash(sha256)
     for seed in range(12):
-        scheduler = make_scheduler(14 + 4 * (seed % 4))
+        os.environ["MINIVLLM_XRAY"] = f"{sys.argv[1]}/{seed}.jsonl"
+        scheduler = make_scheduler(18 + 2 * (seed % 4))  # room for the longest
         drive(scheduler, seed)
         scheduler.shutdown()  # says how many steps it has compared
         trace = scheduler.recorder.trace

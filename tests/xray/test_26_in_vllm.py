@@ -50,6 +50,7 @@ def run(arguments, folder, **environment):
         "resets",
         "again",
         "grammars",
+        "overlapped",
     ],
 )
 def test_a_run_is_recorded_as_vllm_decides_it(tmp_path, name):
@@ -72,9 +73,13 @@ def test_why_vllm_steps_over_a_request_is_recorded(tmp_path, name, cause):
 
 @needs_vllm
 def test_with_plans_in_flight_each_step_is_vllms_own(tmp_path):
-    said = run([str(ROOT / "tests/xray/overlapped_vllm.py")], tmp_path, **ENVIRONMENT)
+    said = run(
+        [str(ROOT / "tests/xray/overlapped_vllm.py"), str(tmp_path)], tmp_path, **ENVIRONMENT
+    )
     assert said.count("all equal") == 12
     assert sum(map(int, re.findall(r"Preempted (\d+)", said))) > 20
+    for seed in range(12):
+        assert verify(load_xray(tmp_path / f"{seed}.jsonl")), seed
 
 
 @needs_vllm

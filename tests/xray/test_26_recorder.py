@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from minivllm.trace.records import RequestSkipped, Sampled
+from minivllm.trace.records import OWN_PLAN, RequestSkipped, Sampled, StepEnded
 from minivllm.xray.format import header_line, load_xray
 from minivllm.xray.recorder import Recorder
 
@@ -39,6 +39,25 @@ def said(monkeypatch):
         note = lambda text, *values: lines.append(text % values)  # noqa: E731
         monkeypatch.setattr(f"minivllm.xray.{module}.logger.warning", note)
     return lines
+
+
+def test_a_step_may_end_an_earlier_ones_plan():
+    recorder = Recorder(HEADER, keep=True)
+    recorder.start_step()
+    recorder.plan_step()
+    recorder.start_step()  # its plan is still on its way
+    recorder.plan_step()
+    recorder.ending = 0
+    recorder.end_step()
+    recorder.start_step()
+    recorder.plan_step()
+    recorder.ending = None  # what came was no step's
+    recorder.end_step()
+    assert recorder.is_open
+    recorder.start_step()
+    recorder.plan_step()
+    recorder.end_step()  # its own
+    assert [r.plan for r in recorder.trace.of(StepEnded)] == [None, 0, None, OWN_PLAN]
 
 
 def test_file_and_live_trace_are_the_same(tmp_path, monkeypatch):

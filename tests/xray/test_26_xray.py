@@ -4,6 +4,8 @@ import asyncio
 import gzip
 import json
 import os
+from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,17 +13,28 @@ from typer.testing import CliRunner
 
 from minivllm.cli import app
 from minivllm.kv.manager import KVCacheManager
-from minivllm.lab.sim.loop import run_steps
+from minivllm.lab.sim.loop import fake_execute, run_steps
 from minivllm.lab.sim.make import make_scheduler
 from minivllm.request import Request
 from minivllm.sampling_params import SamplingParams
 from minivllm.trace import Trace
-from minivllm.trace.records import Preempted, Scheduled
+from minivllm.trace.records import (
+    OWN_PLAN,
+    Finished,
+    Preempted,
+    Sampled,
+    Scheduled,
+    StepEnded,
+    StepPlanned,
+    TokensWasted,
+)
 from minivllm.viz import block_grid, timeline
 from minivllm.xray import load_xray, report, verify, what_if
 from minivllm.xray.fit import fit_cost, non_negative_least_squares
 from minivllm.xray.follow import follow
 from minivllm.xray.format import XRay
+from minivllm.xray.in_flight import ended_plans
+from minivllm.xray.replay_settings import ends_of
 from minivllm.xray.scenarios import parse_changes
 
 ROOT = Path(__file__).parents[2]
@@ -31,6 +44,11 @@ RUNS = sorted([WAITS, *(ROOT / "tests/data/xray").rglob("*.jsonl.gz")])
 PLAIN = [p for p in RUNS if p.name != "drafts.jsonl.gz" and p.parent.name != "decisions"]
 runs = pytest.mark.parametrize("path", RUNS, ids=lambda path: path.name.split(".")[0])
 plain_runs = pytest.mark.parametrize("path", PLAIN, ids=lambda path: path.name.split(".")[0])
+
+
+OVERLAPPED = ROOT / "tests/data/xray/overlapped.jsonl.gz"
+RESETS = ROOT / "tests/data/xray/decisions/overlapped_resets.jsonl.gz"
+ENDS = ends_of(load_xray(OVERLAPPED))  # tokens of each answer that was not aborted
 
 
 @runs
@@ -73,7 +91,12 @@ def test_the_first_difference_shows_both_states():
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        (lambda xray: xray.header["settings"].update(async_scheduling=True), "asynchronously"),
+        (
+            lambda xray: xray.header["settings"].update(
+                async_scheduling=True, num_speculative_tokens=2
+            ),
+            "asynchronously with drafts",
+        ),
         (lambda xray: setattr(xray.trace._beginning, "step", 6), "begins with step 7"),
     ],
 )
@@ -83,6 +106,109 @@ def test_a_run_that_cannot_be_run_again_is_refused(change, sentence):
     for function in (verify, what_if):
         with pytest.raises(ValueError, match=sentence):
             function(xray)
+
+
+def test_with_plans_in_flight_a_step_ends_the_plan_before():
+    """Recorded by vLLM's own AsyncScheduler and its loop with two plans in flight."""
+    trace = load_xray(OVERLAPPED).trace
+    late = [r.step - r.plan for r in trace.of(StepEnded) if r.plan is not None]
+    assert set(late) == {1}
+    assert len(late) == trace.num_steps - 1
+    wasted = list(trace.of(TokensWasted))
+    stopped = {r.seq_id for r in trace.of(Finished) if r.reason == "stop"}
+    assert stopped <= {r.seq_id for r in wasted}
+    assert not {r.seq_id for r in trace.of(Finished) if r.reason == "length"} & {
+        r.seq_id for r in wasted
+    }
+    assert len(wasted) == len({r.seq_id for r in wasted}), "one each"
+    ours = verify(load_xray(OVERLAPPED)).our_trace
+    assert [r.plan for r in ours.of(StepEnded)] == [r.plan for r in trace.of(StepEnded)]
+
+
+@pytest.mark.parametrize("path", [OVERLAPPED, RESETS], ids=["engine", "resets"])
+def test_a_file_that_does_not_say_whose_tokens_came_is_read_by_them(path):
+    xray = load_xray(path)
+    expected = ended_plans(xray.trace)
+    xray.trace.records = [
+        replace(r, plan=OWN_PLAN) if isinstance(r, StepEnded) else r for r in xray.trace.records
+    ]
+    if path is OVERLAPPED:  # elsewhere a reset throws tokens away, which no record says
+        assert ended_plans(xray.trace) == expected
+        assert verify(xray)
+    first = next(i for i, r in enumerate(xray.trace.records) if isinstance(r, Sampled))
+    step = xray.trace.records[first].step
+    xray.trace.records.insert(first, Sampled(step, "nobody", 7))
+    with pytest.raises(ValueError, match=f"in step {step} tokens come of no plan in flight"):
+        ended_plans(xray.trace)
+
+
+def test_a_stall_behind_a_token_that_came_late_is_the_preemptions():
+    stalls = report(load_xray(OVERLAPPED)).walk.stalls
+    longest = sorted(stalls, key=lambda stall: -stall.seconds)[:5]
+    assert {stall.cause for stall in longest} <= {"preempted for blocks", "the step itself"}
+    assert "preempted for blocks" in {stall.cause for stall in longest}
+
+
+@pytest.mark.parametrize("plan", [10**6, 0, 30])
+def test_a_plan_ends_behind_those_before_it(plan):
+    xray = load_xray(OVERLAPPED)
+    records = xray.trace.records
+    place, end = next((i, r) for i, r in enumerate(records)
+                      if isinstance(r, StepEnded) and r.step == 30)  # fmt: skip
+    records[place] = replace(end, plan=plan)
+    sentence = f"contradicts itself in step 30: the plan of step {plan} ends, and the oldest in"
+    with pytest.raises(ValueError, match=sentence):
+        verify(xray)
+
+
+def planned_in_a_second(num_requests=3, device=2.0, pause=0.5, **limits):
+    """A run of ours: a plan takes a second, the device two, and half a second lies between."""
+    settings = {"max_num_batched_tokens": 64, "max_num_seqs": 8, "max_model_len": 512, **limits}
+    clock = [0.0]
+    trace = Trace(64, 4, 64, clock=lambda: clock[0])
+    scheduler = make_scheduler(KVCacheManager(64, 4, False, trace=trace), trace, **settings)
+
+    def execute(scheduler, plan):
+        clock[0] += 1.0
+        trace.records[-1] = StepPlanned(trace.step, clock[0])
+        clock[0] += device
+        return fake_execute(scheduler, plan)
+
+    params = SamplingParams(max_tokens=40, ignore_eos=True)
+    requests = [Request(str(i), [7 + i] * 9, params) for i in range(num_requests)]
+    for _ in run_steps(scheduler, requests, execute):
+        clock[0] += pause
+    header = {"vllm_version": "ours", "model": "none", "num_blocks": 64, "block_size": 4,
+              "settings": settings, "text": True}  # fmt: skip
+    return XRay(header, trace, {})
+
+
+@pytest.mark.parametrize(("device", "period"), [(2.0, 2.0), (0.25, 1.5)])
+def test_what_if_plans_were_made_meanwhile(device, period):
+    """The slower lane says when the next token comes: the device, or planning and the pause."""
+    found = what_if(planned_in_a_second(device=device), {"async_scheduling": "true"})
+    measured, same, other = found.cases
+    assert measured.mean_itl == pytest.approx(1.5 + device)
+    assert same.mean_itl == pytest.approx(1.5 + device, rel=0.01)
+    assert other.mean_itl == pytest.approx(period, rel=0.02)
+    assert "async_scheduling=true is a guess: of a step only planning counts as" in str(found)
+    tokens = [Counter(r.seq_id for r in case.trace.of(Sampled)) for case in found.cases]
+    assert tokens[0] == tokens[1] == tokens[2] == dict.fromkeys("012", 40)
+
+
+def test_what_if_an_asynchronous_run_were_in_turn():
+    found = what_if(load_xray(OVERLAPPED), *parse_changes(["async_scheduling=true,false"]))
+    _, same, kept, changed = found.cases
+    assert kept.mean_itl == same.mean_itl
+    assert not kept.guess
+    assert "of a step only planning counts" in changed.guess
+    assert {r.plan for r in changed.trace.of(StepEnded)} == {OWN_PLAN}
+    stops = sum(r.reason == "stop" for r in load_xray(OVERLAPPED).trace.of(Finished))
+    assert len(list(same.trace.of(TokensWasted))) >= stops
+    assert not list(changed.trace.of(TokensWasted))
+    for case in (same, changed):
+        ends = Counter(r.seq_id for r in case.trace.of(Sampled))
+        assert {n: ends[n] for n in ENDS} == ENDS
 
 
 def xray_of(prompts, num_blocks=64, **limits):

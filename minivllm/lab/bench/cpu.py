@@ -15,7 +15,7 @@ import torch
 from minivllm.lab.bench import machine
 from minivllm.lab.bench.engine import BenchEngine
 from minivllm.lab.bench.models import bench_config, bench_model
-from minivllm.lab.bench.options import Model, Repeats, Threads
+from minivllm.lab.bench.options import AsyncScheduling, Model, Repeats, Threads
 from minivllm.lab.bench.report import Report
 from minivllm.lab.bench.roofline import work_of
 from minivllm.lab.bench.workloads import make_workload
@@ -31,14 +31,21 @@ OPTIONS = {  # of the engine
 NARROWED_BY = "ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "MKL_ENABLE_INSTRUCTIONS"
 
 
-def bench_cpu(model: Model = "tiny", repeats: Repeats = 5, threads: Threads = None) -> None:
+def bench_cpu(
+    model: Model = "tiny",
+    repeats: Repeats = 5,
+    threads: Threads = None,
+    async_scheduling: AsyncScheduling = False,
+) -> None:
     """Measure and print; of each row's runs the median counts."""
+    overlap = {"async_scheduling": True} if async_scheduling else {}
     workload = {
         "model": model,
         "instructions": torch.backends.cpu.get_cpu_capability(),
         "threads": threads,
         "spin_count": os.environ.get("GOMP_SPINCOUNT"),
         "clock": f"wall time, median of {repeats}",
+        **overlap,
     }
     report = Report("cpu", workload)
     if narrowed := [f"{name}={os.environ[name]}" for name in NARROWED_BY if name in os.environ]:
@@ -52,7 +59,7 @@ def bench_cpu(model: Model = "tiny", repeats: Repeats = 5, threads: Threads = No
         report.ceiling({f"{dtype} {name}": peak for name, peak in peaks.items()}, "measured here")
         with bench_model(model, dtype) as (directory, load_format):
             config = bench_config(directory)
-            engine = BenchEngine(directory, dtype, load_format=load_format, **OPTIONS)
+            engine = BenchEngine(directory, dtype, load_format=load_format, **(OPTIONS | overlap))
             for workload_name, busy in rows:
                 rounds = make_workload(workload_name, None, config.vocab_size)
                 with _busy_process() if busy else nullcontext():

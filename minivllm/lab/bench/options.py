@@ -35,6 +35,13 @@ def _use_threads(value: int | None) -> int:
     return torch.get_num_threads()
 
 
+AsyncScheduling = Annotated[
+    bool,
+    typer.Option(
+        "--async-scheduling/--no-async-scheduling",
+        help="Plan a step while the one before it runs.",
+    ),
+]
 Backend = Annotated[str, typer.Option(help="How layers read the KV cache.")]
 Dtype = Annotated[str, typer.Option(help="Of weights, activations, K and V.")]
 Model = Annotated[

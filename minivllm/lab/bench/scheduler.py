@@ -2,12 +2,14 @@
 
 One step is ``schedule()`` and ``update_from_output()`` while ``num_requests`` sequences decode. A
 figure is the mean over 16 steps, in which each of them fills one block, and the best of several
-such windows.
+such windows. With asynchronous scheduling a plan is in flight while the next one is made.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from concurrent.futures import Future
 from statistics import median
 from typing import Annotated, Any
 
@@ -16,7 +18,7 @@ import typer
 from minivllm.kv.manager import KVCacheManager
 from minivllm.lab.bench.hashing import hashing_us, least_hashing_us, least_lookup_us, lookup_us
 from minivllm.lab.bench.machine import best_cpu_seconds
-from minivllm.lab.bench.options import count
+from minivllm.lab.bench.options import AsyncScheduling, count
 from minivllm.lab.bench.report import Report
 from minivllm.lab.bench.workloads import (
     BLOCK_SIZE,
@@ -26,7 +28,8 @@ from minivllm.lab.bench.workloads import (
 )
 from minivllm.lab.sim.loop import run_steps, runner_output
 from minivllm.lab.sim.make import make_request, make_scheduler
-from minivllm.request import Sequence
+from minivllm.request import Request, Sequence
+from minivllm.scheduling.batch_queue import BatchQueue
 from minivllm.scheduling.output import ModelRunnerOutput, SchedulerOutput
 from minivllm.scheduling.scheduler import Scheduler
 from minivllm.utils.math_utils import cdiv
@@ -44,6 +47,7 @@ def bench_scheduler(
     num_steps: Annotated[
         int, typer.Option(help="Of the longest run, up to its last figure.")
     ] = 4096,
+    async_scheduling: AsyncScheduling = False,
 ) -> None:
     """Measure and print."""
     ok = is_int(num_steps, SHORT_RUN) and num_steps <= LONGEST_RUN
@@ -55,6 +59,7 @@ def bench_scheduler(
         "steps": num_steps,
         "clock": "CPU time of the process",
         "figure": f"mean of {BLOCK_SIZE} steps, best of {WINDOWS} times",
+        **({"async_scheduling": True} if async_scheduling else {}),
     }
     report = Report("scheduler", workload)
     least = least_step_us(num_requests)
@@ -64,12 +69,12 @@ def bench_scheduler(
     by_steps = [
         {"caching": caching, "steps_done": steps, "us_per_request": us}
         for caching in (True, False)
-        for steps, us in _by_steps_done(num_requests, num_steps, caching).items()
+        for steps, us in _by_steps_done(num_requests, num_steps, caching, async_scheduling).items()
     ]
     by_pool = [
         {"caching": caching, "num_blocks": size, "us_per_request": us}
         for caching in (True, False)
-        for size, us in _by_pool_size(num_requests, caching).items()
+        for size, us in _by_pool_size(num_requests, caching, async_scheduling).items()
     ]
     for title, name, rows in (
         ("µs per request and step, by how long it has run", "steps_done", by_steps),
@@ -126,9 +131,12 @@ def _blocks_filled(num_requests: int, num_steps: int) -> int:
     return max(filled, cdiv(MAX_MODEL_LEN, BLOCK_SIZE)) + 1
 
 
-def _by_steps_done(num_requests: int, num_steps: int, caching: bool) -> dict[int, float]:
+def _by_steps_done(
+    num_requests: int, num_steps: int, caching: bool, async_scheduling: bool
+) -> dict[int, float]:
     """One long run, looked at when it has done few steps, a quarter of them, and all."""
-    core = RunningDecodes(num_requests, _blocks_filled(num_requests, num_steps), caching)
+    num_blocks = _blocks_filled(num_requests, num_steps + async_scheduling)
+    core = RunningDecodes(num_requests, num_blocks, caching, async_scheduling=async_scheduling)
     windows = []
     figures = {}
     marks = {SHORT_RUN, num_steps // 4, num_steps}
@@ -139,13 +147,14 @@ def _by_steps_done(num_requests: int, num_steps: int, caching: bool) -> dict[int
     return figures
 
 
-def _by_pool_size(num_requests: int, caching: bool) -> dict[int, float]:
+def _by_pool_size(num_requests: int, caching: bool, async_scheduling: bool) -> dict[int, float]:
     """Short runs in pools of very different sizes."""
-    enough = _blocks_filled(num_requests, SHORT_RUN)
+    enough = _blocks_filled(num_requests, SHORT_RUN + async_scheduling)
     figures = {}
     for factor in POOL_SIZES:
-        core = RunningDecodes(num_requests, factor * enough, caching)
-        figures[factor * enough] = min(window_us(core) for _ in range(WINDOWS))
+        num_blocks = factor * enough
+        core = RunningDecodes(num_requests, num_blocks, caching, async_scheduling=async_scheduling)
+        figures[num_blocks] = min(window_us(core) for _ in range(WINDOWS))
     return figures
 
 
@@ -159,19 +168,25 @@ class RunningDecodes:
         num_requests: that run.
         num_blocks: the pool's size.
         caching: of prefixes; on, every block that fills is hashed and registered.
+        async_scheduling: make each plan before the one before it has ended.
     """
 
-    def __init__(self, num_requests: int, num_blocks: int, caching: bool):
+    def __init__(
+        self, num_requests: int, num_blocks: int, caching: bool, async_scheduling: bool = False
+    ):
         self.num_requests = num_requests
         self.scheduler = make_scheduler(
             KVCacheManager(num_blocks, BLOCK_SIZE, caching),
             max_num_batched_tokens=num_requests * PROMPT_TOKENS,
             max_num_seqs=num_requests,
             max_model_len=MAX_MODEL_LEN,
+            async_scheduling=async_scheduling,
         )
         most = MAX_MODEL_LEN - PROMPT_TOKENS
         requests = [make_request(str(i), prompt_of(i), most) for i in range(num_requests)]
-        self._steps = run_steps(self.scheduler, requests, self._execute)
+        self._steps: Iterator[Any] = run_steps(self.scheduler, requests, self._execute)
+        if async_scheduling:
+            self._steps = self._overlapped_steps(requests)
         self._planned = self._executed = 0.0
         self.step()
 
@@ -183,6 +198,24 @@ class RunningDecodes:
         begin = time.process_time()
         next(self._steps)
         return self._planned - begin + time.process_time() - self._executed
+
+    def _overlapped_steps(self, requests: list[Request]) -> Iterator[None]:
+        """Make a plan and end the one before it, again and again."""
+        for request in requests:
+            self.scheduler.add_request(request)
+        queue = BatchQueue(self.scheduler, size=2)
+        while True:
+            oldest = queue.advance(self._launch)
+            if oldest is not None:
+                plan, output = oldest
+                self.scheduler.update_from_output(plan, output)
+                yield
+
+    def _launch(self, plan: SchedulerOutput) -> Future[ModelRunnerOutput]:
+        future: Future[ModelRunnerOutput] = Future()
+        future.set_result(self._execute(self.scheduler, plan))
+        self._executed = time.process_time()
+        return future
 
     def _execute(
         self, scheduler: Scheduler, scheduler_output: SchedulerOutput

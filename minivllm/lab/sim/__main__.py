@@ -90,6 +90,13 @@ def run_command(
     data_parallel_size: Annotated[
         int, typer.Option("--data-parallel-size", "-dp", help="Engines with the whole model.")
     ] = 1,
+    async_scheduling: Annotated[
+        bool,
+        typer.Option(
+            "--async-scheduling/--no-async-scheduling",
+            help="Plan a step while the one before runs on the device.",
+        ),
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="All numbers in a last line.")] = False,
 ) -> None:
     """Serve a workload in simulated time and say how that went."""
@@ -102,7 +109,8 @@ def run_command(
         result = simulate(WORKLOADS[workload](requests, rate, seed), **options)
         sizes = f"TP {tensor_parallel_size}, PP {pipeline_parallel_size}, DP {data_parallel_size}"
         cluster = "" if sizes == "TP 1, PP 1, DP 1" else f", {sizes}"
-        print(f"{workload} on {model}, {hardware}, {manager}, {policy}{cluster}")
+        overlap = ", asynchronous scheduling" if async_scheduling else ""
+        print(f"{workload} on {model}, {hardware}, {manager}, {policy}{cluster}{overlap}")
         print(describe(result))
         if as_json:
             print(json.dumps(as_dict(result)))

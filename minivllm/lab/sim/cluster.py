@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from minivllm.distributed.shard import check_tensor_parallel_size, get_pp_indices, kv_head_share
-from minivllm.lab.sim.cost import CostModel, ModelShape
+from minivllm.lab.sim.cost import CostModel, CPUSeconds, ModelShape
 from minivllm.lab.sim.machines import Node
 
 
@@ -59,12 +59,17 @@ class StageCost:
         return self.next_link.send_seconds(self.sent_bytes(num_tokens))
 
     def step_seconds(self, num_tokens: int, num_attended: int, num_kv: int) -> float:
+        """Seconds of this stage's part of a step: a node's plans take no time of their own."""
+        return self.device_seconds(num_tokens, num_attended, num_kv)
+
+    def device_seconds(self, num_tokens: int, num_attended: int, num_kv: int) -> float:
         """Seconds of this stage's part of a step. Arguments as for ``CostModel``.
 
-        Kernels are launched while others run, so only the longer of the two counts. The gathering
-        of the logits is left out: it is one operation, of the rows that sample.
+        Kernels are launched while others run, by a process for each rank, so only the longer of the
+        two counts. The gathering of the logits is left out: it is one operation, of the rows that
+        sample.
         """
-        device = self.rank_cost.step_seconds(num_tokens, num_attended, num_kv)
+        device = self.rank_cost.device_seconds(num_tokens, num_attended, num_kv)
         device += self.num_all_reduces * self.all_reduce_seconds(num_tokens)
         return max(device, self.launch_s)
 
@@ -97,7 +102,12 @@ class Cluster:
             StageCost(node, model, i, pp_size=pp_size, tp_size=tp_size) for i in range(pp_size)
         ]
         self.num_ranks = tp_size * pp_size
-        self.cpu_s_per_sequence = node.cpu_s_per_sequence
+        self.cpu = CPUSeconds(
+            before=0.0,
+            after=0.0,
+            after_each=node.cpu_s_per_sequence,
+            api_each=node.device.api_s_per_token,
+        )
 
     def num_blocks(self, block_size: int, gpu_memory_utilization: float = 0.9) -> int:
         """Blocks beside the weights on every rank: as many as the fullest rank has room for.

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from minivllm.kv.kv_cache_spec import FullAttentionSpec
 from minivllm.lab.sim.check_sizes import (
@@ -37,12 +38,33 @@ class Work:
         return Work(self.flops + other.flops, self.num_bytes + other.num_bytes)
 
 
+class CPUSeconds(NamedTuple):
+    """Seconds that a step takes of the CPU, beside those of the device.
+
+    Attributes:
+        before: the device can begin: scheduling, preparing, launching kernels.
+        after: the device has ended: appending tokens, the next inputs.
+        after_each: the same, for each scheduled sequence.
+        api_each: of the API server, for each new token: text, JSON, HTTP.
+    """
+
+    before: float
+    after: float
+    after_each: float
+    api_each: float
+
+    def update(self, num_sequences: int) -> float:
+        """Seconds behind a step with this number of sequences."""
+        return self.after + self.after_each * num_sequences
+
+
 @dataclass(frozen=True)
 class Hardware:
-    """A device: its peak FLOP/s, bandwidth and memory.
+    """A device, by its peak FLOP/s, bandwidth and memory, and the CPU that it needs.
 
-    ``overhead_s`` is what a step costs whatever is in it (scheduling, launching kernels, sampling);
-    it is an assumption, the other numbers are from data sheets.
+    A step takes ``overhead_s`` whatever is in it (scheduling, launching kernels, sampling). It is
+    the CPU's, before the device; what the CPU does behind it can be told apart. The CPU's seconds
+    are assumptions, the other numbers are from data sheets.
     """
 
     name: str
@@ -50,6 +72,9 @@ class Hardware:
     bytes_per_s: float  # memory bandwidth
     memory_bytes: float
     overhead_s: float = 1e-3
+    update_s: float = 0.0  # of the CPU, behind the device
+    cpu_s_per_sequence: float = 0.0  # there, too, for each scheduled sequence
+    api_s_per_token: float = 0.0  # of the API server, for each new token
 
     def check(self, where: str) -> None:
         """Raise ``ValueError`` for a number that time cannot be computed from.
@@ -61,7 +86,8 @@ class Hardware:
         """
         check_rates(self, where, ["flops_per_s", "bytes_per_s"])
         check_sizes(self, where, ["memory_bytes"])
-        check_at_least_zero(self, where, ["overhead_s"])
+        seconds = ["overhead_s", "update_s", "cpu_s_per_sequence", "api_s_per_token"]
+        check_at_least_zero(self, where, seconds)
 
     @property
     def ridge(self) -> float:
@@ -191,7 +217,13 @@ class CostModel:
         # as ``minivllm.lab.sim.cluster.Cluster`` has them: one stage of one rank
         self.stages = [self]
         self.num_ranks = 1
-        self.cpu_s_per_sequence = 0.0  # the overhead has it
+        self.num_all_reduces = 0
+        self.cpu = CPUSeconds(
+            before=hardware.overhead_s,
+            after=hardware.update_s,
+            after_each=hardware.cpu_s_per_sequence,
+            api_each=hardware.api_s_per_token,
+        )
         # Each is a sum over the step's tokens, so a step's cost is three products.
         self._s_per_token = model.flops_per_token / hardware.flops_per_s
         self._s_per_attended = model.flops_per_attended / hardware.flops_per_s
@@ -200,7 +232,11 @@ class CostModel:
         self._s_per_kv = model.kv_bytes_per_token / hardware.bytes_per_s
 
     def step_seconds(self, num_tokens: int, num_attended: int, num_kv: int) -> float:
-        """``max(FLOPs / rate, bytes / bandwidth) + overhead``.
+        """``max(FLOPs / rate, bytes / bandwidth) + overhead``, see ``device_seconds``."""
+        return self.device_seconds(num_tokens, num_attended, num_kv) + self._overhead_s
+
+    def device_seconds(self, num_tokens: int, num_attended: int, num_kv: int) -> float:
+        """Seconds of the device: ``max(FLOPs / rate, bytes / bandwidth)``.
 
         Args:
             num_tokens: scheduled in this step.
@@ -210,7 +246,7 @@ class CostModel:
         """
         compute = self._s_per_token * num_tokens + self._s_per_attended * num_attended
         memory = self._s_for_weights + self._s_per_kv * num_kv
-        return (compute if compute > memory else memory) + self._overhead_s
+        return compute if compute > memory else memory
 
     def num_blocks(self, block_size: int, gpu_memory_utilization: float = 0.9) -> int:
         """Blocks of K and V beside the weights, the null block included.

@@ -30,7 +30,8 @@ class Node:
     """Several equal devices in one machine; a cluster has as many machines as it needs.
 
     Attributes:
-        device: with its peaks.
+        device: with its peaks. Of its CPU's seconds only the API server's count: the others are
+            the two below.
         num_devices: of the machine.
         link: between two of its devices.
         network: from a device to one of another machine.

@@ -67,13 +67,20 @@ def make_request(
 def make_entry(entry: SimRequest, request_id: str, arrival_time: float) -> Request:
     """Request of a workload's entry: samples, or beams."""
     if not entry.beams:
+        limit = entry.num_output
+        stop_token_ids = []
+        if entry.stops:
+            # one that is not the last of the prompt, which the simulated answer repeats
+            stop_token_ids = [abs(entry.prompt_token_ids[-1]) + 1]
+            limit += 1
         return make_request(
             request_id,
             entry.prompt_token_ids,
-            entry.num_output,
+            limit,
             arrival_time=arrival_time,
             cache_salt=entry.cache_salt,
             n=entry.n,
+            stop_token_ids=stop_token_ids,
         )
     beams = BeamSearchParams(entry.n, max_tokens=entry.num_output, ignore_eos=True)
     return Request(
@@ -87,16 +94,19 @@ def make_entry(entry: SimRequest, request_id: str, arrival_time: float) -> Reque
 
 
 def make_scheduler(
-    kv_manager: KVCacheManager, trace: Trace | None = None, **limits: Any
+    kv_manager: KVCacheManager, trace: Trace | None = None, *, num_stages: int = 1, **limits: Any
 ) -> Scheduler:
     """The engine's scheduler; ``limits`` are fields of ``SchedulerConfig``, named as for ``LLM``.
+
+    With ``async_scheduling`` it is one for plans in flight, of a pipeline of ``num_stages``.
 
     Raises:
         ValueError: for an unknown policy.
     """
     config = SchedulerConfig(**limits)
-    scheduler_class = AsyncScheduler if config.async_scheduling else Scheduler
-    return scheduler_class(config, kv_manager, trace)
+    if config.async_scheduling:
+        return AsyncScheduler(config, kv_manager, trace, num_stages=num_stages)
+    return Scheduler(config, kv_manager, trace)
 
 
 def make_traced_scheduler(
@@ -147,9 +157,7 @@ def make_vllms_scheduler(
         limits: as for ``make_scheduler``.
     """
     kv_manager.forgets_called_off = False
-    if num_stages > 1:
-        return AsyncScheduler(SchedulerConfig(**limits), kv_manager, trace, num_stages=num_stages)
     if speculative is None:
-        return make_scheduler(kv_manager, trace, **limits)
+        return make_scheduler(kv_manager, trace, num_stages=num_stages, **limits)
     config = SchedulerConfig(**limits, **speculative_limits(speculative))
     return PaddingScheduler(config, kv_manager, trace)

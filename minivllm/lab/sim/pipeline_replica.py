@@ -1,4 +1,7 @@
-"""PipelineReplica: one engine of several stages in simulated time, with a plan in each of them."""
+"""PipelineReplica: one engine in simulated time, with several plans in flight.
+
+One in each stage of a pipeline, and one more with asynchronous scheduling: it is made meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -7,24 +10,39 @@ from concurrent.futures import Future
 
 from minivllm.lab.sim.clock import Clock
 from minivllm.lab.sim.cluster import Cluster
+from minivllm.lab.sim.cost import CostModel
 from minivllm.lab.sim.replica import Replica, Size
 from minivllm.request import Sequence
 from minivllm.scheduling.batch_queue import BatchQueue
 from minivllm.scheduling.livelock import check_progress
 from minivllm.scheduling.output import ModelRunnerOutput, SchedulerOutput
 from minivllm.scheduling.scheduler import Scheduler
+from minivllm.trace.records import StepPlanned
 
 
 class PipelineReplica(Replica):
-    """One engine of several stages: each may compute another plan.
+    """One engine of several stages, each of which may compute another plan.
 
     A plan goes to a stage when the stage before has sent it on and the plan before has left. A
-    stage that waits is a bubble.
+    stage that waits is a bubble. The CPU is a lane of its own: it makes a plan, and ends the oldest
+    one when that has left the last stage and the queue is full.
+
+    Args:
+        scheduler, cost, clock, api_waits: as of ``Replica``.
+        size: of the queue: how many plans may be in flight.
     """
 
-    def __init__(self, scheduler: Scheduler, cost: Cluster, clock: Clock):
-        super().__init__(scheduler, cost, clock)
-        self.queue = BatchQueue(scheduler, len(self.stages))
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        cost: CostModel | Cluster,
+        clock: Clock,
+        api_waits: bool,
+        size: int,
+    ):
+        super().__init__(scheduler, cost, clock, api_waits=api_waits)
+        self.has_lanes = scheduler.trace is not None
+        self.queue = BatchQueue(scheduler, size)
         self.free_from = [0.0] * len(self.stages)  # when each stage has done the plan before
         self.in_flight: deque[tuple[int, list[tuple[float, float]]]] = deque()
         self._size = Size(0, 0, 0, 0, 0)
@@ -37,6 +55,10 @@ class PipelineReplica(Replica):
     def is_busy(self) -> bool:
         return super().is_busy or any(passed for _, passed in self.in_flight)
 
+    @property
+    def num_wasted_tokens(self) -> int:
+        return self.queue.num_wasted_tokens
+
     def _step(self) -> list[Sequence]:
         """Make a plan if there is room for one; else wait for the oldest one and end it."""
         self.num_steps += 1
@@ -48,7 +70,7 @@ class PipelineReplica(Replica):
         (num_tokens, passed) = self.in_flight.popleft()
         if passed:
             end = max(before, passed[-1][1])
-            self.clock.now = end + self.cpu_s_per_sequence * len(plan.num_scheduled_tokens)
+            self.clock.now = end + self.cpu.update(len(plan.num_scheduled_tokens))
         elif self._is_kept_out:
             self.clock.now += self._empty_step_seconds()
         self.memory.add(self.now - before, self._size.num_seen, self._size.num_empty)
@@ -73,8 +95,17 @@ class PipelineReplica(Replica):
         output, self._size = self._forward(plan)
         future.set_result(output)
         num_tokens = self._size.num_tokens
-        self.in_flight.append((num_tokens, self._pass() if num_tokens else []))
+        passed = []
+        if num_tokens:
+            self._let_plan_take_time()
+            passed = self._pass()
+        self.in_flight.append((num_tokens, passed))
         return future
+
+    def _let_plan_take_time(self) -> None:
+        self.clock.now += self.cpu.before
+        if (trace := self.scheduler.trace) is not None:  # which has the plan's end already
+            trace.records[-1] = StepPlanned(trace.step, trace.now())
 
     def _pass(self) -> list[tuple[float, float]]:
         """Start and end of the last plan in each stage."""
@@ -82,9 +113,10 @@ class PipelineReplica(Replica):
         passed = []
         size = self._size
         for index, stage in enumerate(self.stages):
+            if index > 0:
+                ready += self.stages[index - 1].send_seconds(size.num_tokens)
             start = max(ready, self.free_from[index])
-            end = start + stage.step_seconds(size.num_tokens, size.num_attended, size.num_kv)
-            self.free_from[index] = end
-            ready = end + stage.send_seconds(size.num_tokens)
-            passed.append((start, end))
+            ready = start + stage.device_seconds(size.num_tokens, size.num_attended, size.num_kv)
+            self.free_from[index] = ready
+            passed.append((start, ready))
         return passed

@@ -5,13 +5,12 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from minivllm.lab.sim.cluster import StageCost
 from minivllm.trace import Trace
 from minivllm.trace.records import Communicated, RankWorked
 
 
 def record_stage(
-    trace: Trace, stages: list[StageCost], index: int, num_tokens: int, start: float, end: float
+    trace: Trace, stages: list[Any], index: int, num_tokens: int, start: float, end: float
 ) -> None:
     """Record the work of each rank of a stage for the oldest plan in flight.
 
@@ -20,7 +19,7 @@ def record_stage(
 
     Args:
         trace: of the replica.
-        stages: of the pipeline.
+        stages: of the pipeline, each a ``StageCost``; or one device alone, a ``CostModel``.
         index: of this stage.
         num_tokens: of the plan.
         start, end: seconds between which the stage computes.
@@ -28,21 +27,20 @@ def record_stage(
     stage = stages[index]
     plan = trace.oldest_plan
     slot = (end - start) / max(1, stage.num_all_reduces)
-    seconds = stage.all_reduce_seconds(num_tokens)
-    num_bytes = stage.all_reduce_bytes(num_tokens)
-    sent = stage.sent_bytes(num_tokens)
     for rank in range(index * stage.num_ranks, (index + 1) * stage.num_ranks):
         trace.record(RankWorked, rank, plan, start, end)
         exchange = partial(_exchange, trace, rank, plan)
         if index > 0:
             arrival = start - stages[index - 1].send_seconds(num_tokens)
-            exchange(arrival, start, "pp", op="recv", num_bytes=sent)
+            exchange(arrival, start, "pp", op="recv", num_bytes=stage.sent_bytes(num_tokens))
         for number in range(1, stage.num_all_reduces + 1):
             done = start + number * slot
-            exchange(done - seconds, done, "tp", op="all_reduce", num_bytes=num_bytes)
+            begin = done - stage.all_reduce_seconds(num_tokens)
+            num_bytes = stage.all_reduce_bytes(num_tokens)
+            exchange(begin, done, "tp", op="all_reduce", num_bytes=num_bytes)
         if index < len(stages) - 1:
             arrival = end + stage.send_seconds(num_tokens)
-            exchange(end, arrival, "pp", op="send", num_bytes=sent)
+            exchange(end, arrival, "pp", op="send", num_bytes=stage.sent_bytes(num_tokens))
 
 
 def _exchange(

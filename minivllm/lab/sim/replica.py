@@ -33,21 +33,33 @@ class Replica:
     Args:
         scheduler: without requests.
         cost: of its steps.
-        clock: of this replica, for its trace, too.
+        clock: of this replica's CPU, for its trace, too.
+        api_waits: does the engine wait for the API server, as in one process? Else that one works
+            meanwhile, in a lane of its own.
     """
 
-    def __init__(self, scheduler: Scheduler, cost: CostModel | Cluster, clock: Clock):
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        cost: CostModel | Cluster,
+        clock: Clock,
+        api_waits: bool = False,
+    ):
         self.scheduler = scheduler
         self.clock = clock
         self.stages: list[Any] = cost.stages
         self.has_lanes = scheduler.trace is not None and cost.num_ranks > 1
-        self.cpu_s_per_sequence = cost.cpu_s_per_sequence
+        self.cpu = cost.cpu
+        self.api_waits = api_waits
+        self.told = 0.0  # when the API server has sent the last tokens
         self.num_steps = 0
         self.memory = MemoryMeter(scheduler)
         self.survivors = RandomSurvivors()
         self.sent: list[Request] = []  # they join the queue at the next step
+        self._has_stops = False
         self._next_arrival: float | None = None
-        self.ended: list[str] = []  # requests of whose end the front end has not heard
+        # requests of whose end the client has not heard, and when it will
+        self.ended: dict[str, float] = {}
 
     @property
     def now(self) -> float:
@@ -69,6 +81,7 @@ class Replica:
         if not self.has_work:
             self.clock.wait_until(request.arrival_time)
         self.sent.append(request)
+        self._has_stops |= bool(request.sampling_params.stop_token_ids)
 
     def step(self, next_arrival: float | None) -> list[Sequence]:
         """Let the engine make a call. Returns the sequences that have got a token by its end.
@@ -85,7 +98,23 @@ class Replica:
         self.sent = []
         self._next_arrival = next_arrival
         with silenced("minivllm.scheduling.preemption"):
-            return self._step()
+            updated = self._step()
+        self._tell(len(updated))
+        return updated
+
+    def _tell(self, num_tokens: int) -> None:
+        """Let the API server send new tokens, behind those before."""
+        seconds = self.cpu.api_each * num_tokens
+        if self.api_waits:
+            self.clock.now += seconds
+            self.told = self.now
+        else:
+            self.told = max(self.told, self.now) + seconds
+
+    @property
+    def num_wasted_tokens(self) -> int:
+        """Number of tokens that came for sequences that had ended: none with one plan in flight."""
+        return 0
 
     def _step(self) -> list[Sequence]:
         self.num_steps += 1
@@ -112,10 +141,20 @@ class Replica:
             seconds = self._empty_step_seconds()
         if self.has_lanes and size.num_tokens:
             self._record_lanes(size.num_tokens, [(start, start + seconds)])
-        seconds += self.cpu_s_per_sequence * len(plan.num_scheduled_tokens)
+        seconds += self.cpu.update(len(plan.num_scheduled_tokens))
         self.memory.add(seconds, size.num_seen, size.num_empty)
         self.clock.now = start + seconds
         return output
+
+    def _stop(self, plan: SchedulerOutput, sampled: dict[str, int]) -> None:
+        """Put stop tokens in the place of the last tokens of answers that end by one."""
+        parents = {child: name for name, forks in plan.forks.items() for child in forks}
+        for name in sampled:
+            seq = self.scheduler.sequences[parents.get(name, name)]
+            params = seq.request.sampling_params
+            number = seq.num_computed_tokens - seq.num_prompt_tokens + 1  # of this token
+            if params.stop_token_ids and number == params.max_tokens - 1:
+                sampled[name] = params.stop_token_ids[0]
 
     def _record_lanes(self, num_tokens: int, passed: list[tuple[float, float]]) -> None:
         """Record what the ranks did for the oldest plan, by start and end of it in each stage."""
@@ -158,11 +197,13 @@ class Replica:
                 continue  # it runs, but the budget did not reach it
             num_tokens += num_new
             num_kv += context
-            if context == len(token_ids):
+            if context >= len(token_ids):  # beyond them are placeholders
                 sampled[seq_id] = token_ids[-1]
         for seq_id, children in plan.forks.items():
             for index, child_id in enumerate(children, 1):
                 sampled[child_id] = sampled[seq_id] + (index << 32)  # an answer of its own
+        if self._has_stops:
+            self._stop(plan, sampled)
         beams = any(seq.request.beam_params is not None for seq in scheduler.running)
         survivors = self.survivors.draw(scheduler.sequences, sampled) if beams else None
         size = Size(

@@ -18,7 +18,8 @@ _NOTES = load_toml(__package__, "report")  # below the tables
 _NUMBERS = (
     "seconds", "request_throughput", "input_throughput", "output_throughput", "ttft", "tpot", "itl",
     "num_preemptions", "prefix_hit_rate", "tokens_in_held", "saved_by_sharing", "memory",
-    "memory_under_load", "num_blocks", "block_size", "num_steps", "wall_seconds",
+    "memory_under_load", "num_blocks", "block_size", "num_steps", "num_wasted_tokens",
+    "wall_seconds",
 )  # fmt: skip
 
 
@@ -65,6 +66,8 @@ def describe(result: SimulationResult) -> str:
         ("whole pool", _shares(result)),
         ("steps", f"{result.num_steps:,}, simulated in {result.wall_seconds:.1f} s"),
     ]
+    if result.num_wasted_tokens:
+        lines.append(("wasted", f"{result.num_wasted_tokens:,} tokens behind the end of an answer"))
     return "\n".join(f"{name:<12} {text}" for name, text in lines)
 
 

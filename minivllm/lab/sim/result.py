@@ -69,7 +69,7 @@ class SimulationResult:
     Attributes:
         requests: in the workload's order.
         inter_token_times: gaps between two tokens of the same sequence, of all sequences (ITL).
-        seconds: from 0 to the end of the last step.
+        seconds: from 0 to the end of the last step, and of its tokens' way to the client.
         num_steps, num_preemptions: of the scheduler; of several replicas the sum. A pipeline's step
             is a call of the engine, as in its trace.
         num_blocks, block_size: the pool's, of each replica; a contiguous one has blocks of a slot.
@@ -79,6 +79,7 @@ class SimulationResult:
         tokens_in_held: the share of held slots that held tokens, mean over the same time as memory.
         saved_by_sharing: the share of blocks that sharing saves, mean over the same time.
         wall_seconds: what the simulation itself took.
+        num_wasted_tokens: computed for sequences that had ended meanwhile, with plans in flight.
         traces: of the replicas, by their own clocks; empty unless ``trace=True``.
     """
 
@@ -95,6 +96,7 @@ class SimulationResult:
     tokens_in_held: float
     saved_by_sharing: float
     wall_seconds: float
+    num_wasted_tokens: int = 0
     traces: tuple[Trace, ...] = field(default=(), repr=False)
 
     @property

@@ -53,6 +53,8 @@ def simulate(
     tensor_parallel_size: int = 1,
     pipeline_parallel_size: int = 1,
     data_parallel_size: int = 1,
+    async_scheduling: bool = False,
+    disable_frontend_multiprocessing: bool = False,
     trace: bool = False,
 ) -> SimulationResult:
     """Serve a workload in simulated time.
@@ -75,6 +77,10 @@ def simulate(
         tensor_parallel_size, pipeline_parallel_size: ranks per layer and stages of each engine, as
             for ``LLM``, with as many machines as they need; more than one only on a ``Node``.
         data_parallel_size: replicas, engines that each have the whole model.
+        async_scheduling: plan a step while the one before runs on the device, as for ``LLM``; False
+            lets the device wait for the CPU.
+        disable_frontend_multiprocessing: one process for the API server and the engine, which then
+            waits while its tokens are sent. False lets the API server work meanwhile.
         trace: keep what happened, with what each rank did, as ``result.traces``.
 
     Raises:
@@ -111,8 +117,13 @@ def simulate(
         num_blocks = cost.num_blocks(block_size, gpu_memory_utilization)
     ok = is_int(num_blocks, 2) and num_blocks <= _MOST
     check(ok, "num_blocks", num_blocks, f"an integer from 2 to {_MOST}")
-    alone = cost.num_ranks == data_parallel_size == 1 and not trace
-    allowed = "'paged' with several ranks or replicas, or with trace=True"
+    for name, switch in (
+        ("async_scheduling", async_scheduling),
+        ("disable_frontend_multiprocessing", disable_frontend_multiprocessing),
+    ):
+        check(isinstance(switch, bool), name, switch, "True or False")
+    alone = cost.num_ranks == data_parallel_size == 1 and not (trace or async_scheduling)
+    allowed = "'paged' with several ranks or replicas, with async_scheduling or with trace=True"
     check(alone or manager == "paged", "manager", manager, allowed)
     make_manager = partial(
         KVCacheManager, num_blocks, block_size, enable_prefix_caching=enable_prefix_caching
@@ -132,7 +143,10 @@ def simulate(
         "max_num_seqs": max_num_seqs,
         "max_model_len": max_model_len,
         "enable_chunked_prefill": enable_chunked_prefill,
+        "async_scheduling": async_scheduling,
     }
+    num_stages = len(cost.stages)
+    size = num_stages + async_scheduling  # of the queue of plans
     replicas: list[Replica] = []
     for _ in range(data_parallel_size):
         clock = Clock()
@@ -141,9 +155,14 @@ def simulate(
             listener = Trace(num_blocks, block_size, max_num_batched_tokens, clock=clock)
         kv_manager = make_manager(trace=listener) if trace else make_manager()
         own = policy if data_parallel_size == 1 else deepcopy(policy)
-        scheduler = make_scheduler(kv_manager, listener, policy=own, **limits)
-        kind = Replica if len(cost.stages) == 1 else PipelineReplica
-        replicas.append(kind(scheduler, cost, clock))
+        scheduler = make_scheduler(
+            kv_manager, listener, num_stages=num_stages, policy=own, **limits
+        )
+        api_waits = disable_frontend_multiprocessing
+        if size == 1:
+            replicas.append(Replica(scheduler, cost, clock, api_waits=api_waits))
+        else:
+            replicas.append(PipelineReplica(scheduler, cost, clock, api_waits=api_waits, size=size))
     run = Run(workload, replicas, max_concurrency)
     run.until_all_is_done()
     return run.result(time.perf_counter() - begin)
@@ -172,7 +191,7 @@ def _cost(
         cost: CostModel | Cluster = CostModel(hardware, model)
     else:
         cost = Cluster(hardware, model, **sizes)
-    if not math.isfinite(sum(stage.step_seconds(1, 1, 1) for stage in cost.stages)):
+    if not math.isfinite(sum(stage.step_seconds(1, 1, 1) for stage in cost.stages) + sum(cost.cpu)):
         raise ValueError(f"a step on {hardware.name!r} takes more seconds than a float holds.")
     return cost
 

@@ -59,7 +59,7 @@ class Run:
                 self._hear(replica.now)
             updated = replica.step(self._next_arrival())
             self.now = replica.now
-            self._note_tokens(updated)
+            self._note_tokens(updated, replica.told)
             for seq_id in replica.scheduler.next_output.finished_req_ids:
                 self._finish(self.requests[seq_id], replica)
 
@@ -94,7 +94,7 @@ class Run:
             if replica is not None:
                 return replica
             # the client holds all back until a request ends
-            now = min(one.now for one in self.replicas if one.ended)
+            now = min(told for one in self.replicas for told in one.ended.values())
 
     def _send_until(self, now: float) -> int:
         """Send requests whose time has come. Returns how many.
@@ -119,18 +119,18 @@ class Run:
         return num_sent
 
     def _hear(self, moment: float) -> None:
-        """Hear of replicas that are between two steps: what has ended, and what load they have."""
+        """Hear what has ended, and of replicas that are between two steps what load they have."""
         for index, replica in enumerate(self.replicas):
-            if replica.now <= moment:
-                self.under_way.difference_update(replica.ended)
-                self.balancer.finish(replica.ended)
-                replica.ended.clear()
-                if len(self.replicas) > 1:
-                    self.balancer.update(index, make_stats(replica.scheduler))
+            if heard := [name for name, told in replica.ended.items() if told <= moment]:
+                self.under_way.difference_update(heard)
+                self.balancer.finish(heard)
+                for name in heard:
+                    del replica.ended[name]
+            if replica.now <= moment and len(self.replicas) > 1:
+                self.balancer.update(index, make_stats(replica.scheduler))
 
-    def _note_tokens(self, updated: list[Sequence]) -> None:
+    def _note_tokens(self, updated: list[Sequence], now: float) -> None:
         """Record the time of a new token of each of these sequences."""
-        now = self.now
         last_token_times = self.last_token_times
         gaps = self.inter_token_times
         for seq in updated:
@@ -144,15 +144,15 @@ class Run:
 
     def _finish(self, request: Request, replica: Replica) -> None:
         """Record that a sequence finished; after a request's last one, let its followers arrive."""
-        request.metrics.last_token_time = self.now
+        request.metrics.last_token_time = replica.told
         if request.request_id in replica.scheduler.requests:
             return
-        replica.ended.append(request.request_id)
+        replica.ended[request.request_id] = replica.told
         for seq_id in request.seq_ids:
             self.last_token_times.pop(seq_id, None)
         for follower in self.followers.pop(request.request_id, ()):
             pause = self.workload[follower].arrival_time
-            self._let_come(follower, self.now + pause)
+            self._let_come(follower, replica.told + pause)
 
     def result(self, wall_seconds: float) -> SimulationResult:
         """The numbers of a run that is done."""
@@ -164,7 +164,7 @@ class Run:
         return SimulationResult(
             requests=tuple(_times(self.requests[str(i)]) for i in range(len(self.workload))),
             inter_token_times=self.inter_token_times,
-            seconds=max(replica.now for replica in self.replicas),
+            seconds=max(max(replica.now, replica.told) for replica in self.replicas),
             num_steps=sum(replica.num_steps for replica in self.replicas),
             num_preemptions=sum(s.num_preemptions for s in schedulers),
             num_blocks=schedulers[0].kv_manager.block_pool.num_usable_blocks,
@@ -175,6 +175,7 @@ class Run:
             tokens_in_held=memory.all_steps.tokens_in_held,
             saved_by_sharing=memory.saved_by_sharing,
             wall_seconds=wall_seconds,
+            num_wasted_tokens=sum(replica.num_wasted_tokens for replica in self.replicas),
             traces=tuple(s.trace for s in schedulers if s.trace is not None),
         )
 

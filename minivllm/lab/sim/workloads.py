@@ -29,6 +29,8 @@ class SimRequest:
         n: how many answers are asked for, all of them equally long.
         beams: they are those of a beam search of that width, not samples.
         cache_salt: only requests with an equal one share cached blocks.
+        stops: its answers end by a stop token, which is their last one, and not by a limit: so with
+            plans in flight the end is known late.
     """
 
     arrival_time: float
@@ -38,6 +40,7 @@ class SimRequest:
     n: int = 1
     beams: bool = False
     cache_salt: str | None = None
+    stops: bool = False
 
 
 def check_entry(entry: SimRequest, index: int) -> None:
@@ -63,6 +66,8 @@ def check_entry(entry: SimRequest, index: int) -> None:
     check(ok, f"{where}.after", after, "None or the index of an earlier request")
     ok = entry.cache_salt is None or isinstance(entry.cache_salt, str)
     check(ok, f"{where}.cache_salt", entry.cache_salt, "None or a text")
+    ok = isinstance(entry.stops, bool) and not (entry.stops and entry.beams)
+    check(ok, f"{where}.stops", entry.stops, "True or False, and False with beams")
 
 
 @dataclass(frozen=True)
