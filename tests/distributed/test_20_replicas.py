@@ -196,6 +196,7 @@ def test_each_has_its_share_of_gpus(monkeypatch, visible):
     from minivllm.engine import process_client
 
     pretend_gpu(monkeypatch, number=4)
+    monkeypatch.delenv("MINIVLLM_DEVICE", raising=False)
     monkeypatch.setattr("torch.set_num_threads", lambda number: None)
     name, args = "CUDA_VISIBLE_DEVICES", AsyncEngineArgs(data_parallel_size=2)
     args.tensor_parallel_size = 2

@@ -42,6 +42,7 @@ VALUES = {
     "enable_chunked_prefill": False,
     "long_prefill_token_threshold": 16,
     "scheduling_policy": "priority",
+    "async_scheduling": True,
     "structured_outputs_config": {
         "structured_outputs_config": {"backend": "fsm", "disable_any_whitespace": True}
     },

@@ -278,7 +278,7 @@ def test_a_step_that_does_not_fit_is_one_sentence_and_the_next_works(tiny_qwen2,
     [
         ("load_model", "minivllm.worker.worker.load_model", "the weights do not fit"),
         ("_measure_gpu", "minivllm.worker.worker.peak_bytes", "weights and a full step do not fit"),
-        ("initialize", "minivllm.worker.worker.KVCache", "weights and the KV cache do not fit"),
+        ("initialize", "minivllm.worker.kv_cache.KVCache", "weights and the KV cache do not fit"),
         (
             "capture",
             "minivllm.worker.worker.CUDAGraphRecorder",
