@@ -169,7 +169,9 @@ class KVCacheManager:
         # 5. Blocks that this step fills can be found from now on, but none that holds a draft, or a
         # token that is not known yet: it has no hash.
         if self.prefix_cache is not None:
-            num_full = min(num_tokens, len(seq.token_ids)) // self.block_size
+            num_full = num_tokens // self.block_size
+            if table.num_cached_blocks < num_full:
+                num_full = min(num_full, len(seq.token_ids) // self.block_size)
             if table.num_cached_blocks < num_full:
                 first = table.num_cached_blocks
                 self._register(self.prefix_cache, seq, table, first, num_full)
