@@ -18,7 +18,9 @@ def chi_square(counts: torch.Tensor, probs: dict[int, float]) -> float:
 
 
 def anything(rng: random.Random, vocab_size: int) -> SamplingParams:
-    some = lambda n: [rng.randrange(vocab_size) for _ in range(n)]  # noqa: E731
+    def some(n: int) -> list[int]:
+        return [rng.randrange(vocab_size) for _ in range(n)]
+
     max_tokens = rng.randint(2, 16)
     return SamplingParams(
         temperature=rng.choice([0, 0.7, 1.0, 2.0]),

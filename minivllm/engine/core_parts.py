@@ -8,7 +8,7 @@ from minivllm.executor.abstract import Executor
 from minivllm.kv.encoder_only import EncoderOnlyKVCacheManager
 from minivllm.kv.kv_cache_config import KVCacheConfig, get_kv_cache_config
 from minivllm.kv.manager import KVCacheManager
-from minivllm.scheduling.async_scheduler import AsyncScheduler
+from minivllm.scheduling import async_scheduler
 from minivllm.scheduling.scheduler import Scheduler
 from minivllm.spec_decode.proposer import Drafter
 from minivllm.trace import Trace
@@ -50,8 +50,7 @@ def make_scheduler(config: VllmConfig, kv_cache_config: KVCacheConfig) -> Schedu
         kv_cache_config.num_host_blocks,
         trace,
     )
-    scheduler_class = AsyncScheduler if limits.async_scheduling else Scheduler
-    return scheduler_class(limits, kv_cache_manager, trace)
+    return async_scheduler.make_scheduler(limits, kv_cache_manager, trace)
 
 
 def make_lora_registry(

@@ -49,7 +49,10 @@ class PipelineEngineCore(EngineCore):
         except BaseException:
             self._give_up()
             raise
-        return EngineCoreOutputs() if oldest is None else self._update(*oldest)
+        if oldest is None:
+            return EngineCoreOutputs()
+        plan, output = oldest
+        return self._update(plan, output)
 
     def _update(self, plan: SchedulerOutput, output: ModelRunnerOutput) -> EngineCoreOutputs:
         """Update the scheduler from the output of the oldest plan."""
@@ -77,11 +80,11 @@ class PipelineEngineCore(EngineCore):
         """
         while self.batch_queue:
             try:
-                oldest = self.batch_queue.end_oldest()
+                plan, output = self.batch_queue.end_oldest()
             except BaseException:
                 self._give_up()
                 raise
-            yield self._update(*oldest)
+            yield self._update(plan, output)
 
     def has_unfinished_requests(self) -> bool:
         """True while ``step`` has something to do: also to end plans of requests that are over."""

@@ -11,9 +11,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from minivllm.config import SchedulerConfig
+from minivllm.kv.manager import KVCacheManager
 from minivllm.request import Request, RequestStatus, Sequence
 from minivllm.scheduling.output import SchedulerOutput
 from minivllm.scheduling.scheduler import Scheduler
+from minivllm.trace import Trace
 
 
 class AsyncScheduler(Scheduler):
@@ -91,3 +94,15 @@ def _may_have_placeholder(seq: Sequence) -> bool:
     """
     request = seq.request
     return request.may_draft and seq.grammar is None and request.pooling_params is None
+
+
+def make_scheduler(
+    config: SchedulerConfig,
+    kv_manager: KVCacheManager,
+    trace: Trace | None = None,
+    num_stages: int = 1,
+) -> Scheduler:
+    """Make the scheduler that a config asks for; arguments are those of the two classes."""
+    if config.async_scheduling:
+        return AsyncScheduler(config, kv_manager, trace, num_stages=num_stages)
+    return Scheduler(config, kv_manager, trace)

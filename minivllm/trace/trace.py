@@ -11,7 +11,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
-from typing import Any
+from typing import Any, TypeVar
 
 from minivllm.trace.records import (
     OWN_PLAN,
@@ -24,6 +24,8 @@ from minivllm.trace.records import (
 )
 from minivllm.trace.state import State
 from minivllm.utils.validation import check
+
+R = TypeVar("R", bound=Record)
 
 
 class Trace:
@@ -199,7 +201,7 @@ class Trace:
         """Request ids in order of arrival."""
         return [r.request_id for r in self.records if isinstance(r, RequestAdded)]
 
-    def of(self, *kinds: type[Record]) -> Iterator[Record]:
+    def of(self, *kinds: type[R]) -> Iterator[R]:
         """The records of these kinds, in order."""
         return (r for r in self.records if isinstance(r, kinds))
 

@@ -17,7 +17,7 @@ def ended_plans(trace: Trace) -> dict[int, int | None]:
     Raises:
         ValueError: for tokens of no plan in flight.
     """
-    ends: list[StepEnded] = list(trace.of(StepEnded))  # type: ignore[arg-type]
+    ends = list(trace.of(StepEnded))
     told = {r.step: r.step if r.plan == OWN_PLAN else r.plan for r in ends}
     if any(r.plan != OWN_PLAN for r in ends):
         return told

@@ -70,7 +70,7 @@ def arrivals_of(xray: XRay) -> dict[str, float]:
 
 def num_impossible_arrivals(xray: XRay) -> int:
     """Number of requests that came, by the wall clock, before the run or behind their own plan."""
-    return sum(_is_impossible(xray, r) for r in xray.trace.of(RequestAdded))  # type: ignore[arg-type]
+    return sum(_is_impossible(xray, r) for r in xray.trace.of(RequestAdded))
 
 
 def _arrival(xray: XRay, record: RequestAdded) -> float:

@@ -123,17 +123,33 @@ def fake_execute(scheduler: Scheduler, scheduler_output: SchedulerOutput) -> Mod
 
     Behind drafts that are right there are as many more. A pooling request gets no token, and ends.
     """
-    sampled = {}
-    for seq_id, num_new in scheduler_output.num_scheduled_tokens.items():
-        seq = scheduler.sequences[seq_id]
-        if scheduler_output.num_computed_tokens[seq_id] + num_new >= seq.num_tokens:
-            drafts = scheduler_output.scheduled_spec_decode_tokens.get(seq_id, [])
-            tokens = fake_tokens(seq.token_ids, len(drafts) + 1)
-            for sibling_id in (seq_id, *scheduler_output.forks.get(seq_id, ())):
-                sampled[sibling_id] = tokens[: 1 + num_accepted(drafts, tokens)]
+    known = {
+        name: scheduler.sequences[name].token_ids for name in scheduler_output.num_scheduled_tokens
+    }
+    sampled = fake_samples(scheduler_output, known)
     if scheduler.config.num_sampled_tokens_per_step == 0:
         return ModelRunnerOutput(pooler_output=dict.fromkeys(sampled))
     return ModelRunnerOutput(sampled)
+
+
+def fake_samples(
+    scheduler_output: SchedulerOutput, known: Mapping[str, list[int]]
+) -> dict[str, list[int]]:
+    """``fake_tokens`` of a plan, by sequence: of all whose last known token it computes, and forks.
+
+    Args:
+        scheduler_output: the plan.
+        known: token ids of its sequences.
+    """
+    sampled = {}
+    for seq_id, num_new in scheduler_output.num_scheduled_tokens.items():
+        if scheduler_output.num_computed_tokens[seq_id] + num_new < len(known[seq_id]):
+            continue  # a chunk: the prompt goes on in a later step
+        drafts = scheduler_output.scheduled_spec_decode_tokens.get(seq_id, [])
+        tokens = fake_tokens(known[seq_id], len(drafts) + 1)
+        for sibling_id in (seq_id, *scheduler_output.forks.get(seq_id, ())):
+            sampled[sibling_id] = tokens[: 1 + num_accepted(drafts, tokens)]
+    return sampled
 
 
 def num_accepted(drafts: list[int], tokens: list[int]) -> int:

@@ -17,7 +17,7 @@ from minivllm.lora.request import LoadedLoRA, LoRARequest
 from minivllm.pooling_params import PoolingParams
 from minivllm.request import Request
 from minivllm.sampling_params import BeamSearchParams, SamplingParams
-from minivllm.scheduling.async_scheduler import AsyncScheduler
+from minivllm.scheduling import async_scheduler
 from minivllm.scheduling.scheduler import Scheduler
 from minivllm.trace import Trace
 
@@ -104,9 +104,7 @@ def make_scheduler(
         ValueError: for an unknown policy.
     """
     config = SchedulerConfig(**limits)
-    if config.async_scheduling:
-        return AsyncScheduler(config, kv_manager, trace, num_stages=num_stages)
-    return Scheduler(config, kv_manager, trace)
+    return async_scheduler.make_scheduler(config, kv_manager, trace, num_stages=num_stages)
 
 
 def make_traced_scheduler(

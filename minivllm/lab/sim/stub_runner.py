@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from minivllm.lab.sim.loop import fake_tokens, num_accepted
+from minivllm.lab.sim.loop import fake_samples
 from minivllm.scheduling.output import ModelRunnerOutput, SchedulerOutput
 
 
@@ -24,14 +24,10 @@ class StubRunner:
             self.token_ids.pop(seq_id, None)
         for new in plan.scheduled_new_reqs:
             self.token_ids[new.seq_id] = list(new.token_ids)
-        sampled: dict[str, list[int]] = {}
-        for seq_id, num_new in plan.num_scheduled_tokens.items():
-            known = self.token_ids[seq_id]
-            if plan.num_computed_tokens[seq_id] + num_new < len(known):
-                continue  # a chunk: the prompt goes on in a later step
-            drafts = plan.scheduled_spec_decode_tokens.get(seq_id, [])
-            tokens = fake_tokens(known, len(drafts) + 1)
-            for sibling_id in (seq_id, *plan.forks.get(seq_id, ())):
-                sampled[sibling_id] = tokens[: 1 + num_accepted(drafts, tokens)]
-                self.token_ids[sibling_id] = [*known, *sampled[sibling_id]]
+        sampled = fake_samples(plan, self.token_ids)
+        for parent_id, child_ids in plan.forks.items():
+            for child_id in child_ids:
+                self.token_ids[child_id] = list(self.token_ids[parent_id])
+        for seq_id, token_ids in sampled.items():
+            self.token_ids[seq_id] += token_ids
         return ModelRunnerOutput(sampled)
