@@ -28,7 +28,7 @@ from minivllm.config import (
     compat,
 )
 from minivllm.config.lora import LoRAConfig, make_lora_config
-from minivllm.config.overlap import resolve_async_scheduling
+from minivllm.config.async_scheduling import resolve_async_scheduling
 from minivllm.config.parallel import ParallelConfig
 from minivllm.config.pooler import PoolerConfig
 from minivllm.config.speculative import (

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from minivllm import LLM, BeamSearchParams, SamplingParams
 from minivllm.config import SchedulerConfig
-from minivllm.config.overlap import resolve_async_scheduling
+from minivllm.config.async_scheduling import resolve_async_scheduling
 from minivllm.config.parallel import ParallelConfig
 from minivllm.config.speculative import SpeculativeConfig
 from minivllm.kv.manager import KVCacheManager
