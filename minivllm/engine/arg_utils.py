@@ -27,8 +27,8 @@ from minivllm.config import (
     VllmConfig,
     compat,
 )
-from minivllm.config.lora import LoRAConfig, make_lora_config
 from minivllm.config.async_scheduling import resolve_async_scheduling
+from minivllm.config.lora import LoRAConfig, make_lora_config
 from minivllm.config.parallel import ParallelConfig
 from minivllm.config.pooler import PoolerConfig
 from minivllm.config.speculative import (
@@ -42,11 +42,12 @@ from minivllm.config.structured_outputs import (
     make_structured_outputs_config,
 )
 from minivllm.engine.device import resolve_device, resolve_dtype
+from minivllm.engine.model_files import is_quantized_in_float16, read_model_config
 from minivllm.kv.memory_profile import host_memory_gib
 from minivllm.logger import init_logger
-from minivllm.models.generation_config import read_generation_config, sampling_defaults
+from minivllm.models.generation_config import sampling_defaults
 from minivllm.models.hub import generation_directory, model_directory, tokenizer_directory
-from minivllm.models.loader import load_config, load_draft_config
+from minivllm.models.loader import load_draft_config
 from minivllm.models.model_config import ModelConfig
 from minivllm.pooling.runner_type import (
     PoolingRequest,
@@ -54,7 +55,7 @@ from minivllm.pooling.runner_type import (
     resolve_pooling,
     resolve_texts,
 )
-from minivllm.quantization import check_quantization, get_quantization_config, gguf
+from minivllm.quantization import check_quantization, gguf
 from minivllm.sampling_params import SamplingParams
 from minivllm.scheduling.policies import make_policy
 from minivllm.utils.platforms import describe_gpu
@@ -336,7 +337,7 @@ class EngineArgs:
         directory = model_directory(self)
         device = resolve_device(self.device)
         self._check_load_format(directory)
-        model_config = _read_config(
+        model_config = read_model_config(
             directory, self.quantization, self.hf_overrides, generation_directory(self)
         )
         model_config = self._with_defaults_of_requests(model_config)
@@ -348,7 +349,7 @@ class EngineArgs:
             logger.info(message, model_config.architecture)
         dtype = resolve_dtype(self.dtype, model_config.dtype, device)
         on_cpu = self.dtype == "auto" and device.type == "cpu"
-        if on_cpu and _is_quantized_in_float16(directory, model_config):
+        if on_cpu and is_quantized_in_float16(directory, model_config):
             dtype = torch.float32  # vLLM's is that of the scales; a CPU's fast path has no float16
         model_config = replace(model_config, dtype=dtype)
         # 2. What works on its outputs: drafts and grammars, which pooling has no use for.
@@ -361,7 +362,7 @@ class EngineArgs:
             ):
                 check(ok, name, value, "None for a pooling model, which samples no token")
         draft_directory, draft_config = load_draft_config(
-            self, speculative_config, model_config, _read_config
+            self, speculative_config, model_config, read_model_config
         )
         # 3. Limits and the devices: they depend on both.
         chunks, caching = resolve_chunks(
@@ -432,28 +433,6 @@ class EngineArgs:
             seed=self.seed,
             max_logprobs=self.max_logprobs,
         )
-
-
-def _is_quantized_in_float16(directory: Path, config: ModelConfig) -> bool:
-    quantized = config.quant_config is not None and config.dtype == torch.float16
-    return quantized or gguf.is_gguf(directory)
-
-
-def _read_config(
-    directory: Path,
-    quantization: str | None = None,
-    hf_overrides: dict | None = None,
-    generation: Path | None = None,
-) -> ModelConfig:
-    if gguf.is_gguf(directory):
-        check(not hf_overrides, "hf_overrides", hf_overrides, "None for a GGUF file")
-        config = gguf.load_config(directory)
-        if generation is not None:
-            defaults = sampling_defaults(read_generation_config(generation))
-            config = replace(config, default_sampling=defaults)
-    else:
-        config = load_config(directory, hf_overrides, generation)
-    return replace(config, quant_config=get_quantization_config(directory, quantization))
 
 
 @takes_vllm_defaults("EngineArgs")
