@@ -16,13 +16,14 @@ class RequestStatus(IntEnum):
     """Status of a sequence (vLLM: vllm/v1/request.py). Above PREEMPTED it is finished."""
 
     WAITING = 0
-    RUNNING = 1
-    PREEMPTED = 2
-    FINISHED_STOPPED = 3
-    FINISHED_LENGTH_CAPPED = 4
-    FINISHED_ABORTED = 5
-    FINISHED_DROPPED = 6  # a beam that gave way to better ones
-    FINISHED_ERROR = 7  # nothing was left to sample
+    WAITING_FOR_REMOTE_KVS = 1  # it holds blocks, into which K and V come from elsewhere
+    RUNNING = 2
+    PREEMPTED = 3
+    FINISHED_STOPPED = 4
+    FINISHED_LENGTH_CAPPED = 5
+    FINISHED_ABORTED = 6
+    FINISHED_DROPPED = 7  # a beam that gave way to better ones
+    FINISHED_ERROR = 8  # nothing was left to sample, or its K and V did not come
 
     @property
     def is_finished(self) -> bool:
@@ -148,6 +149,7 @@ class Request:
         cache_salt: only requests with the same salt share cached blocks.
         beam_params: for a beam search; ``sampling_params`` are then those of one beam.
         lora_request: the adapter it asks for; None: the base model.
+        kv_transfer_params: what it asks of a KV connector; None: nothing.
         pooling_params: what it wants of its hidden states; None with sampling parameters.
     """
 
@@ -167,6 +169,7 @@ class Request:
         beam_params: BeamSearchParams | None = None,
         lora_request: LoRARequest | None = None,
         pooling_params: PoolingParams | None = None,
+        kv_transfer_params: dict[str, Any] | None = None,
     ):
         self.request_id = request_id
         self.prompt = prompt
@@ -189,6 +192,8 @@ class Request:
         self.metrics = RequestMetrics(arrival_time)
         self.num_cached_tokens: int | None = None  # the hit of its first scheduling
         self.num_preemptions = 0
+        self.kv_transfer_params = kv_transfer_params
+        self.kv_transfer_answer: dict[str, Any] | None = None  # for the engine that goes on
         self.grammar: Grammar | None = None  # at its start, if the text must have a form
         self.seqs = [Sequence(self, 0)]
 
@@ -216,8 +221,9 @@ class Request:
 
     @property
     def is_in_flight(self) -> bool:
-        """True while a step is under way that computes some of it."""
-        return any(seq.num_in_flight_tokens for seq in self.unfinished_seqs)
+        """True while a step is under way that computes some of it, or its K and V are."""
+        remote = RequestStatus.WAITING_FOR_REMOTE_KVS
+        return any(s.num_in_flight_tokens or s.status == remote for s in self.unfinished_seqs)
 
     def seq_id(self, index: int) -> str:
         """Sequence id of sample ``index``; the first sample has the request's id."""

@@ -62,7 +62,8 @@ class BatchQueue:
     @property
     def _has_something_to_plan(self) -> bool:
         scheduler = self.scheduler
-        return bool(scheduler.requests) or bool(scheduler.next_output.finished_req_ids)
+        more = scheduler.has_unfinished_requests()
+        return more or bool(scheduler.next_output.finished_req_ids)
 
     def advance(self, execute: Execute) -> tuple[SchedulerOutput, ModelRunnerOutput] | None:
         """Make a plan if there are requests; then wait for the oldest one if the queue is full.
@@ -81,7 +82,7 @@ class BatchQueue:
             sequences = [self.scheduler.sequences[name] for name in plan.num_scheduled_tokens]
             self._count(plan, sequences, 1)
             self._plans.append(PlanInFlight(plan, execute(plan), sequences))
-            more = bool(plan.num_scheduled_tokens) or bool(self.scheduler.requests)
+            more = bool(plan.num_scheduled_tokens) or self.scheduler.has_unfinished_requests()
             if len(self._plans) < self.size and more:
                 if trace is not None:
                     trace.end_step_without_output()

@@ -11,6 +11,7 @@ from minivllm.metrics.spec_decode import SpecDecodingStats
 from minivllm.request import Request, Sequence
 from minivllm.scheduling.lora_slots import LoRASlots
 from minivllm.scheduling.output import SchedulerOutput
+from minivllm.scheduling.remote_kvs import RemoteKVs
 from minivllm.scheduling.request_queue import RequestQueue
 from minivllm.trace import Trace
 
@@ -28,6 +29,7 @@ class SchedulerState(Protocol):
     swapped: RequestQueue
     running: list[Sequence]
     next_output: SchedulerOutput
+    remote_kvs: RemoteKVs | None
     spec_decoding_stats: SpecDecodingStats | None
 
 
@@ -74,6 +76,8 @@ def reset(scheduler: SchedulerState, checkpoint: Checkpoint | None) -> None:
     scheduler.next_output = SchedulerOutput(reset=True)
     scheduler.lora_slots.reset()
     scheduler.swapped.clear()
+    if scheduler.remote_kvs is not None:
+        scheduler.remote_kvs.reset()
     scheduler.waiting.refill(requests)
     scheduler.spec_decoding_stats = None
     if scheduler.trace is not None:

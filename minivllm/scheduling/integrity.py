@@ -16,14 +16,17 @@ def check_integrity(scheduler: SchedulerState) -> None:
     scheduler.lora_slots.check_integrity(running)
     manager.check_integrity()
     # each sequence is in one queue, and the dictionaries agree
-    queued = [seq for r in (*waiting, *swapped) for seq in r.unfinished_seqs]
+    remote = scheduler.remote_kvs
+    fetching = () if remote is None else tuple(remote.waiting.values())
+    queued = [seq for r in (*waiting, *fetching, *swapped) for seq in r.unfinished_seqs]
     queued_ids = [seq.seq_id for seq in (*running, *queued)]
     assert sorted(queued_ids) == sorted(sequences), f"{queued_ids} != {list(sequences)}"
     alive = [seq for request in requests for seq in request.unfinished_seqs]
     assert {seq.seq_id: seq for seq in alive} == sequences
     # blocks are where the queues say
     running_ids = {seq.seq_id for seq in running}
-    assert set(manager.block_tables) == running_ids, "only running sequences hold blocks"
+    holding = running_ids.union(*((remote.waiting, remote.sending) if remote is not None else ()))
+    assert set(manager.block_tables) == holding, "running sequences hold blocks, and transfers"
     to_come = sum(seq.request.num_forks_to_come for seq in running)
     assert len(running) + to_come <= scheduler.config.max_num_seqs
     on_host = {seq.seq_id for request in swapped for seq in request.unfinished_seqs}

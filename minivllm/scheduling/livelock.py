@@ -33,7 +33,7 @@ def check_progress(
     requests are to come.
     """
     happened = scheduler_output.num_scheduled_tokens or scheduler_output.preempted_req_ids
-    if not (happened or scheduler.running or more_to_come):
+    if not (happened or scheduler.running or more_to_come or _waits_for_others(scheduler)):
         raise LivelockError.by(scheduler)
 
 
@@ -47,6 +47,11 @@ def make_progress(scheduler: Scheduler, step: Callable[[], T]) -> T:
     outputs = step()
     after = scheduler.num_preemptions, len(scheduler.requests)
     waits = after[1] and not scheduler.running and before == after
-    if waits and not any(request.is_in_flight for request in scheduler.requests.values()):
+    if waits and not _waits_for_others(scheduler):
         raise LivelockError.by(scheduler)
     return outputs
+
+
+def _waits_for_others(scheduler: Scheduler) -> bool:
+    """True while tokens, or K and V from elsewhere, are on their way."""
+    return any(request.is_in_flight for request in scheduler.requests.values())

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from minivllm.kv.block_table import BlockIds, KVCacheBlockCopy
 from minivllm.kv.swap_space import KVCacheBlockSwap
+from minivllm.kv_transfer.base import KVConnectorMetadata, KVConnectorOutput
 from minivllm.lora.request import LoadedLoRA
 from minivllm.pooling_params import PoolingParams
 from minivllm.request import Sequence
@@ -102,6 +103,7 @@ class SchedulerOutput:
     beam_moves: list[BeamMove] = field(default_factory=list)  # what the last step's beams became
     has_structured_output_requests: bool = False  # a sequence in the step has a grammar
     grammar_output: GrammarOutput | None = None  # of the sequences that get a token in this step
+    kv_connector_metadata: KVConnectorMetadata | None = None  # for the workers' side of a connector
 
     @property
     def total_num_scheduled_tokens(self) -> int:
@@ -163,3 +165,5 @@ class ModelRunnerOutput:
     pooler_output: dict[str, np.ndarray] = field(default_factory=dict)
     # what each rank did, if several do and a trace is written
     rank_work: list[RankWork] = field(default_factory=list)
+    # transfers that have ended since the last step; None without a connector
+    kv_connector_output: KVConnectorOutput | None = None

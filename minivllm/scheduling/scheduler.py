@@ -31,6 +31,7 @@ from minivllm.scheduling.output import (
 )
 from minivllm.scheduling.policies import make_policy
 from minivllm.scheduling.preemption import Preemptor
+from minivllm.scheduling.remote_kvs import RemoteKVs
 from minivllm.scheduling.request_queue import RequestQueue
 from minivllm.scheduling.stop import check_stop
 from minivllm.scheduling.tracing import trace_ranks, trace_request, trace_schedule
@@ -63,6 +64,7 @@ class Scheduler:
         self.waiting = RequestQueue(self.policy)
         self.swapped = RequestQueue(self.policy)  # whose blocks are on the host
         self.lora_slots = LoRASlots(config.max_loras, trace)
+        self.remote_kvs: RemoteKVs | None = None  # set if there is a KV connector
         self.running: list[Sequence] = []  # in order of admission; siblings side by side
         self.next_output = SchedulerOutput()  # gets what happens between two steps
         self.token_budget = 0  # left in the step that is planned
@@ -73,8 +75,8 @@ class Scheduler:
         self.num_preemptions = 0  # so far
 
     def has_unfinished_requests(self) -> bool:
-        """True while any request waits or runs."""
-        return bool(self.requests)
+        """True while any request waits or runs, or the blocks of one that has ended are sent."""
+        return bool(self.requests) or bool(self.remote_kvs and self.remote_kvs.sending)
 
     def check_request(self, request: Request) -> None:
         """Raise ``ValueError`` unless this request can be added and could run on its own."""
@@ -97,7 +99,8 @@ class Scheduler:
 
     def ids_in_use(self, request: Request) -> list[str]:
         """Sequence ids of a new request, of samples to come included, that are taken."""
-        return [seq_id for seq_id in request.seq_ids if seq_id in self._ids_in_use]
+        holding = self.kv_manager.block_tables  # also of some that have ended
+        return [s for s in request.seq_ids if s in self._ids_in_use or s in holding]
 
     def update_draft_token_ids(self, drafts: Mapping[str, list[int]]) -> None:
         """Set the drafts that the next step verifies, by id of running sequences."""
@@ -142,7 +145,7 @@ class Scheduler:
             if not output.preempted_req_ids:
                 if self.swapped:
                     self._swap_in(output)
-                if self.waiting and may_admit:
+                if may_admit and (self.waiting or self.remote_kvs is not None):
                     self._admit_waiting(output)
         self._complete(output)
         return output
@@ -173,14 +176,18 @@ class Scheduler:
     def _admit_waiting(self, output: SchedulerOutput) -> None:
         """Admit waiting requests in queue order; stop at the first that does not fit."""
         self.lora_slots.begin(self.running)
-        for request in list(self.waiting):
+        remote = self.remote_kvs
+        for request in list(self.waiting) if remote is None else remote.with_waiting(self.waiting):
             # passed over, others may run: its tokens are still on their way, or no slot is free
             if request.is_in_flight or not self.lora_slots.join(request):
                 continue
-            no_room = self.token_budget <= 0 or self.swapped or not self._has_room(request)
-            if no_room or not self._admit(request, output):
+            if self.token_budget <= 0 or self.swapped or not self._has_room(request):
                 return
-            self.waiting.remove(request)
+            fetched = None if remote is None else remote.consider(request, output, self)
+            if fetched is None and self._admit(request, output):
+                self.waiting.remove(request)
+            elif not fetched:
+                return
 
     def _admit(self, request: Request, output: SchedulerOutput) -> bool:
         """Admit all sequences of a request, or give all blocks back and return False.
@@ -200,7 +207,7 @@ class Scheduler:
                 return False
             manager.allocate_new_computed_blocks(seq, hit)
             admitted.append(seq)
-            self._start(seq, output)
+            self.start(seq, output)
             promised += manager.num_missing_blocks(seq)
         if manager.prefix_cache is not None:
             manager.prefix_cache.record_queries(admitted)
@@ -222,6 +229,8 @@ class Scheduler:
         """Complete a plan with what holds for all of its sequences, and count it as computed."""
         if self.config.max_loras:
             output.lora_loads = self.lora_slots.activate(self.running)
+        if self.remote_kvs is not None:
+            output.kv_connector_metadata = self.remote_kvs.connector.build_connector_meta(output)
         if self.trace is not None:
             trace_schedule(self.trace, self.running, output)
         for seq_id, num_new in output.num_scheduled_tokens.items():
@@ -235,7 +244,7 @@ class Scheduler:
             if will_fork and seq.num_computed_tokens >= seq.num_tokens:
                 output.forks[seq_id] = request.seq_ids[1:]
 
-    def _start(self, seq: Sequence, output: SchedulerOutput) -> None:
+    def start(self, seq: Sequence, output: SchedulerOutput) -> None:
         """Start an admitted sequence; after its siblings there may be no budget left for it."""
         request = seq.request
         if seq.status == RequestStatus.WAITING:
@@ -267,7 +276,7 @@ class Scheduler:
             output.swaps_in += self.preemptor.swapper.swap_in(seqs)
             self.running += seqs
             for seq in seqs:
-                self._start(seq, output)
+                self.start(seq, output)
 
     def _has_room(self, request: Request) -> bool:
         """True if a request's sequences, forks to come included, may run beside the others."""
@@ -371,6 +380,9 @@ class Scheduler:
         for request, beam_search in searching.items():
             beam_search.advance(output.logprobs, update=self)
             updated += request.seqs
+        # 6. K and V have come from elsewhere, or have been sent.
+        if self.remote_kvs is not None:
+            updated += self.remote_kvs.update(output.kv_connector_output, self)
         if self.trace is not None:
             self.trace.end_step()
         return updated
@@ -428,7 +440,8 @@ class Scheduler:
             self.running.remove(seq)
         seq.status = status
         seq.stop_reason = stop_reason
-        self.kv_manager.free(seq)
+        if self.remote_kvs is None or not self.remote_kvs.keeps(seq):
+            self.kv_manager.free(seq)
         del self.sequences[seq.seq_id]
         self.next_output.finish(seq.seq_id)
         if self.trace is not None:

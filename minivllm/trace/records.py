@@ -226,6 +226,29 @@ class TokensWasted(Record):
 
 
 @dataclass(frozen=True, slots=True)
+class TransferStarted(Record):
+    """K and V of a sequence's tokens begin to move: ``kind`` is "recv" or "send".
+
+    A sequence that gets them waits beside the queue, with its blocks; one that has ended keeps its
+    blocks until they are sent.
+    """
+
+    seq_id: str
+    kind: str
+    num_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class TransferEnded(Record):
+    """A transfer has ended. One that failed may be computed: its request waits at this index."""
+
+    seq_id: str
+    kind: str
+    succeeded: bool = True
+    queue_index: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class StepEnded(Record):
     """A plan's tokens are appended and what finished is freed.
 

@@ -16,7 +16,7 @@ _CHANGE_NOTHING = (
     records.TokensWasted,
     records.RankRecord,
 )
-ALIVE = {"waiting", "running", "preempted", "swapped"}  # the status of those not finished
+ALIVE = {"waiting", "receiving", "running", "preempted", "swapped"}  # the status of those not finished
 
 
 @dataclass
@@ -27,7 +27,8 @@ class SequenceState:
     request_id: str
     token_ids: list[int]
     num_prompt_tokens: int
-    status: str = "waiting"  # waiting, running, preempted, swapped, or a finish reason
+    # waiting, receiving (its K and V), running, preempted, swapped, or a finish reason
+    status: str = "waiting"
     block_ids: list[int] = field(default_factory=list)
     num_computed_tokens: int = 0
     num_scheduled_tokens: int = 0  # by plans in flight, of one or of several steps
@@ -105,7 +106,8 @@ class State:
 
     def forget_finished(self) -> set[str]:
         """Drop the sequences of requests that are over. Returns the ids of the other requests."""
-        alive = {seq.request_id for seq in self.sequences.values() if seq.status in ALIVE}
+        seqs = self.sequences.values()
+        alive = {s.request_id for s in seqs if s.status in ALIVE or any(s.tables)}
         for seq_id in [s for s, seq in self.sequences.items() if seq.request_id not in alive]:
             del self.sequences[seq_id]
             self._busy.pop(seq_id, None)
@@ -218,6 +220,13 @@ class State:
                     step, num_tokens = seq.in_flight[0]
                     seq.in_flight[0] = step, num_tokens - num_rejected
                 seq.num_scheduled_tokens -= num_rejected
+            case records.TransferStarted(kind="recv"):
+                if seq.request_id in self.waiting:
+                    self.waiting.remove(seq.request_id)
+                seq.status = "receiving"
+            case records.TransferEnded(kind="recv", queue_index=int(index)):
+                self.waiting.insert(index, seq.request_id)
+                seq.status = "waiting"
             case records.Sampled():
                 seq.token_ids.append(record.token_id)
             case records.Finished():

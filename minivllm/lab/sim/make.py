@@ -32,6 +32,7 @@ def make_request(
     cache_salt: str | None = None,
     lora_request: LoRARequest | None = None,
     pooling_params: PoolingParams | None = None,
+    kv_transfer_params: dict[str, Any] | None = None,
     **params: Any,
 ) -> Request:
     """Request that ends after a given number of tokens.
@@ -44,6 +45,7 @@ def make_request(
         priority, cache_salt: as for ``Request``.
         lora_request: an adapter; none is read.
         pooling_params: of a request to a pooling model, which has no output.
+        kv_transfer_params: what it asks of a KV connector.
         params: further fields of ``SamplingParams``.
     """
     sampling_params = None
@@ -58,6 +60,7 @@ def make_request(
         priority=priority,
         cache_salt=cache_salt,
         lora_request=lora_request,
+        kv_transfer_params=kv_transfer_params,
     )
     if lora_request is not None:  # there are no files, and so no digest of them
         request.lora = LoadedLoRA.from_request(lora_request)

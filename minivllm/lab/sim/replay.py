@@ -14,12 +14,14 @@ from minivllm.kv.manager import KVCacheManager
 from minivllm.lab.sim.drafting import check_speculative, fake_drafts
 from minivllm.lab.sim.loop import Step, fake_execute, run_steps
 from minivllm.lab.sim.make import make_request, make_vllms_scheduler
+from minivllm.lab.sim.replay_kv import ScriptedConnector, check_kv_role, check_transfer
 from minivllm.lab.sim.replay_queue import CallRecorder
 from minivllm.lora.request import LoRARequest
 from minivllm.pooling_params import PoolingParams
 from minivllm.request import Request
 from minivllm.scheduling.output import ModelRunnerOutput, SchedulerOutput
 from minivllm.scheduling.policies import SchedulingPolicy
+from minivllm.scheduling.remote_kvs import RemoteKVs
 from minivllm.scheduling.scheduler import Scheduler
 from minivllm.utils.validation import check, is_int
 
@@ -32,7 +34,7 @@ _LIMITS = ("max_num_batched_tokens", "max_num_seqs", "max_model_len",
 _SWITCHES = ("enable_prefix_caching", "enable_chunked_prefill")
 _STATS = ("num_drafts", "num_draft_tokens", "num_accepted_tokens",
           "num_accepted_tokens_per_pos")  # fmt: skip
-_MODES = ("async", "pp", "pp_async")  # several plans in flight
+_MODES = ("async", "pp", "pp_async", "kv")  # recorded by calls: several plans, or transfers
 _OVERLAPPED = ("async", "pp_async")  # also of one sequence
 _ENCODER_SLOTS = ("enc_free", "enc_freeable")
 _REQUEST = ("id", "arrival_step", "prompt_token_ids", "max_tokens")
@@ -173,7 +175,13 @@ def _describe_calls(
     aborts = {e["id"]: e["abort_step"] for e in entries if e.get("abort_step") is not None}
     config = workload["config"]
     size = config.get("pp_size", 1) + (config["mode"] in _OVERLAPPED)
-    return CallRecorder(scheduler, requests, aborts, size=size, describe=describe).calls()
+    connector = None
+    if config["mode"] == "kv":
+        connector = ScriptedConnector()
+        scheduler.remote_kvs = RemoteKVs(connector, scheduler.kv_manager)
+    return CallRecorder(
+        scheduler, requests, aborts, size=size, describe=describe, connector=connector
+    ).calls()
 
 
 def _drafts(scheduler: Scheduler, step: Step, speculative: dict[str, Any]) -> dict[str, list[int]]:
@@ -218,6 +226,7 @@ def _request(entry: dict[str, Any]) -> Request:
         lora_request=None if lora is None else LoRARequest(lora["name"], lora["id"], lora["path"]),
         pooling_params=PoolingParams() if entry.get("pooling", False) else None,
         stop_token_ids=entry.get("stop_token_ids", []),
+        kv_transfer_params=entry.get("kv_transfer_params"),
     )
 
 
@@ -250,6 +259,8 @@ def _validate(workload: dict[str, Any]) -> None:
         stages = config.get("pp_size")
         ok = is_int(stages, 1) and stages <= _MOST
         check(ok, "config['pp_size']", stages, f"an integer from 1 to {_MOST}")
+    if mode == "kv":
+        check_kv_role(config)
     if config.get("speculative") is not None:
         check_speculative(config["speculative"])
     for index, entry in enumerate(workload["requests"]):
@@ -271,6 +282,10 @@ def _validate(workload: dict[str, Any]) -> None:
         )
         if (lora := entry.get("lora")) is not None:
             _validate_lora(f"{where}['lora']", lora, max_loras)
+        if (transfer := entry.get("kv_transfer_params")) is not None:
+            name = f"{where}['kv_transfer_params']"
+            check(mode == "kv", name, transfer, "absent unless config['mode'] is 'kv'")
+            check_transfer(name, transfer)
         stops = entry.get("stop_token_ids", [])
         ok = isinstance(stops, list) and all(is_int(i, 0) for i in stops)
         check(ok, f"{where}['stop_token_ids']", stops, "a list of integers of at least 0")

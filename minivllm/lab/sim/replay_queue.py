@@ -1,4 +1,4 @@
-"""Replay of recordings with several plans in flight: modes "async", "pp" and "pp_async".
+"""Replay of recordings by calls: several plans in flight ("async", "pp", "pp_async"), or "kv".
 
 A step of such a recording is a call of the engine: it may make a plan, and may process the output
 of an earlier one.
@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from typing import Any
 
+from minivllm.lab.sim.replay_kv import ScriptedConnector
 from minivllm.lab.sim.stub_runner import StubRunner
 from minivllm.logger import silenced
 from minivllm.request import Request, RequestStatus
@@ -27,6 +28,7 @@ class CallRecorder:
         abort_steps: ids of those that are aborted at the beginning of a call.
         size: plans that may be in flight.
         describe: the plan's scheduled sequences as entries of the recording.
+        connector: the scheduler's, in mode "kv".
     """
 
     def __init__(
@@ -36,8 +38,10 @@ class CallRecorder:
         abort_steps: dict[str, int],
         size: int,
         describe: Callable[[SchedulerOutput], list[dict[str, Any]]],
+        connector: ScriptedConnector | None = None,
     ):
         self.scheduler = scheduler
+        self.connector = connector
         self.describe = describe
         self.requests = requests
         self.abort_steps = abort_steps
@@ -54,6 +58,8 @@ class CallRecorder:
         while to_come or self.queue.has_work:
             self.number += 1
             self._described = {"step": self.number}
+            if self.connector is not None:
+                self.connector.call = self.number
             while to_come and to_come[0].arrival_time <= self.number:
                 self.scheduler.add_request(to_come.pop(0))
             self._abort()
@@ -78,14 +84,28 @@ class CallRecorder:
             "total": plan.total_num_scheduled_tokens,
             "preempted": plan.preempted_req_ids,
             "running": [seq.seq_id for seq in scheduler.running],
-            "waiting": [request.request_id for request in scheduler.waiting],
+            "waiting": [request.request_id for request in self._waiting()],
             "free_blocks": scheduler.kv_manager.block_pool.num_free_blocks,
         }
         future: Future[ModelRunnerOutput] = Future()
         output = self.runner.execute(plan)
+        if self.connector is not None:
+            self._describe_transfers()
+            output.kv_connector_output = self.connector.transfers_ended()
         self._made[id(plan)] = self.number, list(output.sampled_token_ids)
         future.set_result(output)
         return future
+
+    def _waiting(self) -> list[Request]:
+        waiting, remote = self.scheduler.waiting, self.scheduler.remote_kvs
+        return list(waiting) if remote is None else remote.with_waiting(waiting)
+
+    def _describe_transfers(self) -> None:
+        manager = self.scheduler.kv_manager
+        remote = self.scheduler.remote_kvs
+        assert remote is not None
+        tables = {name: manager.get_block_ids(name) for name in remote.waiting}
+        self._described["waiting_for_remote_kvs"] = tables
 
     def _update(self, oldest: tuple[SchedulerOutput, ModelRunnerOutput] | None) -> None:
         if oldest is None:
@@ -104,3 +124,9 @@ class CallRecorder:
             "finished": [r.request_id for r in self.requests if r.request_id in finished],
             "free_blocks_after": scheduler.kv_manager.block_pool.num_free_blocks,
         }
+        if (ended := output.kv_connector_output) is not None:
+            moved = {
+                "finished_recving": sorted(ended.finished_recving),
+                "finished_sending": sorted(ended.finished_sending),
+            }
+            self._described |= {key: names for key, names in moved.items() if names}
