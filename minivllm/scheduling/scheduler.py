@@ -19,6 +19,7 @@ from minivllm.request_protocols import Beams
 from minivllm.scheduling.beams import BeamSearch
 from minivllm.scheduling.checkpoint import Checkpoint, reset
 from minivllm.scheduling.drafts import give_back_rejected
+from minivllm.scheduling.forks import fork
 from minivllm.scheduling.integrity import check_integrity
 from minivllm.scheduling.limits import check_limits
 from minivllm.scheduling.lora_slots import LoRASlots
@@ -36,7 +37,7 @@ from minivllm.scheduling.request_queue import RequestQueue
 from minivllm.scheduling.stop import check_stop
 from minivllm.scheduling.tracing import trace_ranks, trace_request, trace_schedule
 from minivllm.trace import Trace
-from minivllm.trace.records import Finished, Forked, Sampled
+from minivllm.trace.records import Finished, Sampled
 
 
 class Scheduler:
@@ -417,19 +418,7 @@ class Scheduler:
 
     def fork(self, seq: Sequence, indices: Iterable[int]) -> list[Sequence]:
         """Fork a sequence. Returns siblings that share its tokens and blocks, beside it."""
-        children = [seq.fork(index) for index in indices]
-        runs = seq.status == RequestStatus.RUNNING  # not if it was preempted meanwhile
-        for child in children:
-            if runs:
-                self.kv_manager.fork(seq, child)
-            self.sequences[child.seq_id] = child
-            if self.trace is not None:
-                self.trace.record(Forked, seq.seq_id, child.seq_id)
-        if runs:
-            place = self.running.index(seq.request.seqs[-1]) + 1
-            self.running[place:place] = children
-        seq.request.seqs = [*seq.request.seqs, *children]
-        return children
+        return fork(self, seq, indices)
 
     def finish(
         self, seq: Sequence, status: RequestStatus, stop_reason: int | str | None = None
