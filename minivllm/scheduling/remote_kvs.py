@@ -28,7 +28,7 @@ class Admission(Protocol):
     waiting: RequestQueue
     running: list[Sequence]
 
-    def start(self, seq: Sequence, output: SchedulerOutput) -> None: ...
+    def resume(self, seq: Sequence, output: SchedulerOutput) -> None: ...
 
     def finish(
         self, seq: Sequence, status: RequestStatus, stop_reason: int | str | None = None
@@ -83,7 +83,7 @@ class RemoteKVs:
             (seq,) = request.unfinished_seqs
             self._received.remove(request.request_id)
             self.kv_manager.cache_blocks(seq, seq.num_computed_tokens)
-            self._admit(seq, output, scheduler)
+            scheduler.resume(seq, output)
             return True
         if len(request.unfinished_seqs) > 1 or request.request_id in self._given_up:
             return None
@@ -105,7 +105,7 @@ class RemoteKVs:
             seq.status = RequestStatus.WAITING_FOR_REMOTE_KVS
             self.waiting[request.request_id] = request
         else:
-            self._admit(seq, output, scheduler)
+            scheduler.resume(seq, output)
         return True
 
     def _reserve(self, seq: Sequence, hit: CacheHit, num_external: int) -> None:
@@ -124,10 +124,6 @@ class RemoteKVs:
             self.trace.record(TransferStarted, seq.seq_id, "recv", num_external)
         # the last token is computed in any case: its logits give the next one
         seq.num_computed_tokens = min(seq.num_computed_tokens, seq.num_tokens - 1)
-
-    def _admit(self, seq: Sequence, output: SchedulerOutput, scheduler: Admission) -> None:
-        scheduler.running.append(seq)
-        scheduler.start(seq, output)
 
     # -- after a step ------------------------------------------------------------------------------
 

@@ -159,10 +159,8 @@ class Scheduler:
             seq = self.running[index]
             num_new = self._num_new_tokens(seq, output)
             if num_new > 1:
-                if self._is_too_long(seq.num_tokens - seq.num_computed_tokens):
-                    return  # a sibling that could not begin with the others
-                num_new = self._limit_chunk(num_new)
-            if num_new > 0:  # else a beam that waits for the others
+                num_new = self._limit_chunk(seq, num_new)
+            if num_new > 0:  # else it is passed over, like a beam that waits for the others
                 # Out of blocks: preempt until it fits, or this request is itself the victim.
                 while (new_ids := self.kv_manager.allocate_slots(seq, num_new, copies)) is None:
                     self._preempt(self.policy.victim(self.running).request, output)
@@ -201,14 +199,16 @@ class Scheduler:
         promised = 0
         for seq in request.unfinished_seqs:  # several only after a preemption
             hit = manager.get_computed_blocks(seq)
-            num_new = seq.num_tokens - hit.num_tokens
-            fits = manager.can_fit_full_sequence(seq, hit, self._limit_chunk(num_new), promised)
-            if not fits or (self._is_too_long(num_new) and not admitted):
-                self._withdraw(admitted, output)
+            seq.num_computed_tokens = hit.num_tokens
+            num_wanted = self._num_new_tokens(seq, output)
+            num_new = self._limit_chunk(seq, num_wanted)
+            fits = manager.can_fit_full_sequence(seq, hit, num_new, promised)
+            if not fits or (num_new == 0 < num_wanted and not admitted):
+                self._withdraw(request, output)
                 return False
             manager.allocate_new_computed_blocks(seq, hit)
             admitted.append(seq)
-            self.start(seq, output)
+            self._start(seq, num_new, output)
             promised += manager.num_missing_blocks(seq)
         if manager.prefix_cache is not None:
             manager.prefix_cache.record_queries(admitted)
@@ -245,7 +245,7 @@ class Scheduler:
             if will_fork and seq.num_computed_tokens >= seq.num_tokens:
                 output.forks[seq_id] = request.seq_ids[1:]
 
-    def start(self, seq: Sequence, output: SchedulerOutput) -> None:
+    def _start(self, seq: Sequence, num_new: int, output: SchedulerOutput) -> None:
         """Start an admitted sequence; after its siblings there may be no budget left for it."""
         request = seq.request
         if seq.status == RequestStatus.WAITING:
@@ -256,9 +256,6 @@ class Scheduler:
             request.num_cached_tokens = seq.num_computed_tokens
             request.metrics.first_scheduled_time = time.monotonic()
         seq.status = RequestStatus.RUNNING
-        num_new = self._limit_chunk(self._num_new_tokens(seq, output))
-        if self._is_too_long(seq.num_tokens - seq.num_computed_tokens):
-            num_new = 0
         if num_new > 0:
             self.kv_manager.allocate_slots(seq, num_new, output.kv_cache_block_copies)
             self._add_to_output(output, seq, num_new)
@@ -275,9 +272,14 @@ class Scheduler:
                 return
             self.swapped.pop(0)
             output.swaps_in += self.preemptor.swapper.swap_in(seqs)
-            self.running += seqs
             for seq in seqs:
-                self.start(seq, output)
+                self.resume(seq, output)
+
+    def resume(self, seq: Sequence, output: SchedulerOutput) -> None:
+        """Let a sequence run again that has all blocks of what is computed of it."""
+        self.running.append(seq)
+        num_new = self._limit_chunk(seq, self._num_new_tokens(seq, output))
+        self._start(seq, num_new, output)
 
     def _has_room(self, request: Request) -> bool:
         """True if a request's sequences, forks to come included, may run beside the others."""
@@ -296,12 +298,14 @@ class Scheduler:
             num_new -= beam_search.num_held_back(seq, output.num_scheduled_tokens, num_more)
         return num_new
 
-    def _is_too_long(self, num_tokens: int) -> bool:
-        """True if these tokens exceed the budget and may not be computed in chunks."""
-        return num_tokens > self.token_budget and not self.config.enable_chunked_prefill
+    def _limit_chunk(self, seq: Sequence, num_new: int) -> int:
+        """Limit a chunk to the budget, and to the long prefill threshold beside other requests.
 
-    def _limit_chunk(self, num_new: int) -> int:
-        """Limit a chunk to the budget, and to the long prefill threshold beside other requests."""
+        It is 0 if what the sequence lacks exceeds the budget, and may not be computed in chunks.
+        """
+        num_missing = seq.num_tokens - seq.num_computed_tokens
+        if num_missing > self.token_budget and not self.config.enable_chunked_prefill:
+            return 0
         threshold = self.config.long_prefill_token_threshold if len(self.requests) > 1 else 0
         return min(num_new, self.token_budget, threshold or num_new)
 
@@ -313,21 +317,22 @@ class Scheduler:
         for seq in victims:
             self.running.remove(seq)
             self._unschedule(seq, output)
+            self._release(seq, swapped)
             seq.status = RequestStatus.PREEMPTED
             output.preempted_req_ids.append(seq.seq_id)
-            if not swapped:
-                self.preemptor.free(seq, index if seq is victims[0] else None)
+            self.preemptor.requeue(seq, swapped, index if seq is victims[0] else None)
         self.num_preemptions += 1
         request.num_preemptions += 1
         self.preemptor.log(request, swapped, self.num_preemptions)
 
-    def _withdraw(self, admitted: list[Sequence], output: SchedulerOutput) -> None:
-        """Undo the admission of sequences whose sibling did not fit."""
-        for seq in reversed(admitted):
-            resumed = seq.seq_id in output.resumed_req_ids
-            self._unschedule(seq, output)
-            seq.status = RequestStatus.PREEMPTED if resumed else RequestStatus.WAITING
-            self.kv_manager.free(seq)
+    def _withdraw(self, request: Request, output: SchedulerOutput) -> None:
+        """Undo the admission of a request of which a sequence did not fit."""
+        for seq in reversed(request.unfinished_seqs):
+            if seq.status == RequestStatus.RUNNING:  # one that did
+                resumed = seq.seq_id in output.resumed_req_ids
+                self._unschedule(seq, output)
+                seq.status = RequestStatus.PREEMPTED if resumed else RequestStatus.WAITING
+            self._release(seq)
             seq.num_computed_tokens = 0
 
     def _unschedule(self, seq: Sequence, output: SchedulerOutput) -> None:
@@ -337,6 +342,13 @@ class Scheduler:
             self.token_budget += num_new + self._num_drafting_slots
         output.remove(seq.seq_id)
         seq.spec_token_ids = []
+
+    def _release(self, seq: Sequence, swapped: bool = False) -> None:
+        """Release all that a sequence holds, but for host blocks if it was swapped out."""
+        if swapped:
+            self.kv_manager.free(seq, keep_host_blocks=True)
+        else:
+            self.kv_manager.free(seq)
 
     # -- after a step ------------------------------------------------------------------------------
 
@@ -430,7 +442,7 @@ class Scheduler:
         seq.status = status
         seq.stop_reason = stop_reason
         if self.remote_kvs is None or not self.remote_kvs.keeps(seq):
-            self.kv_manager.free(seq)
+            self._release(seq)
         del self.sequences[seq.seq_id]
         self.next_output.finish(seq.seq_id)
         if self.trace is not None:
