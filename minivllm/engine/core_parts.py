@@ -8,7 +8,10 @@ from minivllm.executor.abstract import Executor
 from minivllm.kv.encoder_only import EncoderOnlyKVCacheManager
 from minivllm.kv.kv_cache_config import KVCacheConfig, get_kv_cache_config
 from minivllm.kv.manager import KVCacheManager
+from minivllm.kv_transfer.base import KVConnectorRole
+from minivllm.kv_transfer.factory import make_connector
 from minivllm.scheduling import async_scheduler
+from minivllm.scheduling.remote_kvs import RemoteKVs
 from minivllm.scheduling.scheduler import Scheduler
 from minivllm.spec_decode.proposer import Drafter
 from minivllm.trace import Trace
@@ -50,7 +53,12 @@ def make_scheduler(config: VllmConfig, kv_cache_config: KVCacheConfig) -> Schedu
         kv_cache_config.num_host_blocks,
         trace,
     )
-    return async_scheduler.make_scheduler(limits, kv_cache_manager, trace)
+    scheduler = async_scheduler.make_scheduler(limits, kv_cache_manager, trace)
+    connector = make_connector(config, KVConnectorRole.SCHEDULER)
+    if connector is not None and config.kv_transfer_config is not None:
+        recomputes = config.kv_transfer_config.kv_load_failure_policy == "recompute"
+        scheduler.remote_kvs = RemoteKVs(connector, kv_cache_manager, recomputes, trace)
+    return scheduler
 
 
 def make_lora_registry(

@@ -84,6 +84,8 @@ class Scheduler:
         check_limits(request, self.config, self.policy, kv_manager=self.kv_manager)
         if taken := self.ids_in_use(request):
             raise ValueError(f"request_id {taken[0]!r} is in use; choose another.")
+        if self.remote_kvs is not None:
+            self.remote_kvs.connector.check_request(request)
 
     def add_request(self, request: Request) -> None:
         """Add a request to the waiting queue. Raises ``ValueError`` as ``check_request`` does."""

@@ -49,6 +49,7 @@ from minivllm.utils.platforms import describe_gpu
 from minivllm.worker.cuda_graph_runner import CUDAGraphRecorder, capture_sizes
 from minivllm.worker.draft_model import DraftModelProposer
 from minivllm.worker.kv_cache import DRAFT, kv_cache_specs, make_kv_cache
+from minivllm.worker.kv_transfer import KVTransfer, make_kv_transfer
 from minivllm.worker.lora_manager import WorkerLoRAManager
 from minivllm.worker.model_runner import ModelRunner
 from minivllm.worker.pipeline_stage import make_runner
@@ -87,6 +88,7 @@ class Worker:
         self._overhead = 0
         self._has_failed = False  # the last step, and none since has begun anew
         self._profile: MemoryProfile | None = None
+        self.kv_transfer: KVTransfer | None = None  # the worker's side of a KV connector
 
     def init_device(self) -> None:
         """Choose the attention backend, and measure free memory.
@@ -203,6 +205,9 @@ class Worker:
             )  # fmt: skip
         with self._out_of_memory_explained("weights and the KV cache"):
             self.model_runner = self._runner(kv_cache_config)
+        self.kv_transfer = make_kv_transfer(
+            self.whole_config, self.parallel_state.tp.rank, self.model_runner.kv_cache
+        )
         if self.device.type != "cpu":
             self.profile_memory()
         self._log_room(kv_cache_config.num_host_blocks)
@@ -280,7 +285,10 @@ class Worker:
             raise RuntimeError("the step before this one has failed.")
         self._has_failed = True
         try:
-            output = self.model_runner.execute_model(scheduler_output)
+            if self.kv_transfer is None:
+                output = self.model_runner.execute_model(scheduler_output)
+            else:
+                output = self.kv_transfer.execute_model(self.model_runner, scheduler_output)
         except torch.OutOfMemoryError as error:
             clear_frames(error.__traceback__)  # what the step has made is let go
             torch.cuda.empty_cache()
