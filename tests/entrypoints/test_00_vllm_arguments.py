@@ -96,9 +96,9 @@ def test_the_list_of_what_is_not_here_is_vllms():
 
 @pytest.mark.parametrize(
     "given",
-    [{"optimization_level": True}, {"nnodes": 1.5}, {"limit_mm_per_prompt": {"image": 1}},
+    [{"optimization_level": True}, {"nnodes": 1.5}, {"mm_encoder_only": True},
      {"hf_token": True}, {"offload_params": {"a"}}, {"ignore_patterns": []}, {"watermark": 0.1},
-     {"mm_processor_cache_gb": 0}],
+     {"mm_hasher_algorithm": "sha256"}],
 )  # fmt: skip
 def test_another_value_asks_for_something(given):
     with pytest.raises(ValueError, match="it is vLLM's, not minivllm's"):
