@@ -56,6 +56,11 @@ class SchedulerConfig:
     num_sampled_tokens_per_step: int = 1
     max_loras: int = 0  # adapters that one step may hold; 0: there are none
     async_scheduling: bool = False  # True: a step is planned while the one before it runs
+    # Items such as pictures, in embeddings: the most that one step encodes, and those that are
+    # kept. 0: of a text model.
+    max_num_encoder_input_tokens: int = 0
+    encoder_cache_size: int = 0
+    disable_chunked_mm_input: bool = False  # True: no chunk ends within an item that it begins
 
 
 @dataclass(frozen=True)
