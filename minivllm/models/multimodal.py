@@ -20,10 +20,10 @@ from minivllm.attention.backend import AttentionBackend
 from minivllm.attention.metadata import AttentionMetadata
 from minivllm.attention.step import RaggedAttention
 from minivllm.models.checkpoint import CheckpointMixin
-from minivllm.models.decoder import DecoderModel
 from minivllm.models.encoder import EncoderAttention
 from minivllm.models.layers import MLP, LayerNorm
 from minivllm.models.model_config import ModelConfig
+from minivllm.models.registry import get_decoders
 from minivllm.utils.validation import check, is_int
 
 Weights = Iterable[tuple[str, torch.Tensor]]
@@ -153,28 +153,27 @@ class MultiModalEncoder(CheckpointMixin):
 
 
 def _plain_name(name: str) -> str:
-    """A tensor's name as it was before transformers 5, and without the language model's prefix.
+    """A tensor's name without the prefixes that stand for a half of a composite.
 
-    A decoder's own name may lack ``model.`` then, as in checkpoints without a head.
+    Releases of transformers put ``model.`` before or behind them. A decoder's name then lacks its
+    own prefix, as in checkpoints without a head.
     """
-    for part in ("language_model.", "vision_tower.", "audio_tower.", "visual.", "multi_modal_"):
-        if name.startswith(f"model.{part}"):
+    for half in ("language_model.", "vision_tower.", "audio_tower.", "visual.", "multi_modal_"):
+        if name.startswith(f"model.{half}"):
             name = name.removeprefix("model.")
-    name = name.replace("vision_tower.vision_model.", "vision_tower.")
-    return name.removeprefix("language_model.")
+    if name.startswith("language_model."):
+        return name.removeprefix("language_model.").removeprefix("model.")
+    return name.replace("vision_tower.vision_model.", "vision_tower.")
 
 
-def language_half(hf: Any, decoders: dict[str, type[DecoderModel]]) -> dict[str, Any]:
-    """The ``ModelConfig`` fields of a composite's decoder.
-
-    Args:
-        hf: the whole config.
-        decoders: classes by their ``model_type`` in a config.json.
+def language_half(hf: Any) -> dict[str, Any]:
+    """The ``ModelConfig`` fields of the decoder of a whole config.
 
     Raises:
         ValueError: for a decoder that we do not have.
     """
     text = hf.get_text_config()
+    decoders = get_decoders()
     known = ", ".join(decoders)
     check(text.model_type in decoders, "text_config.model_type", text.model_type, f"one of {known}")
     decoder = decoders[text.model_type]
