@@ -375,9 +375,12 @@ class InputProcessor:
                 "give {'prompt_token_ids': [...]}."
             )
         read = str(text).lower() if self.model_config.do_lower_case else str(text)
-        if self.multimodal is not None:
-            read = with_own_placeholders(read, self.multimodal.placeholders)
-        return self.tokenizer.encode(read), text
+        return self.tokenizer.encode(self.with_own_placeholders(read)), text
+
+    def with_own_placeholders(self, text: str) -> str:
+        """A text with the model's own placeholders in place of numbered ones."""
+        known = {} if self.multimodal is None else self.multimodal.placeholders
+        return with_own_placeholders(text, known)
 
 
 def check_not_cut(prompt: EngineInput, keep: int) -> None:

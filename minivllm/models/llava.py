@@ -84,7 +84,9 @@ class LlavaForConditionalGeneration(MultiModalEncoder):
         check(ok, "vision_feature_select_strategy", strategy, "'default' or 'full'")
         return language_half(hf) | {
             "multimodal_architecture": cls.__name__,
-            "placeholder_ids": frozenset([placeholder_id(hf, "image_token_id", "image_token_index")]),
+            "placeholder_ids": frozenset(
+                [placeholder_id(hf, "image_token_id", "image_token_index")]
+            ),
         }
 
     def encode(

@@ -9,7 +9,7 @@ from io import BytesIO
 from typing import Any
 
 from minivllm.multimodal.errors import MediaError
-from minivllm.utils.validation import shown
+from minivllm.utils.validation import check, shown
 
 MOST_PIXELS = 89_478_485  # beyond these PIL warns of a decompression bomb
 # The longer side over the shorter one. Models cut or shrink a picture after its shorter side has
@@ -17,6 +17,7 @@ MOST_PIXELS = 89_478_485  # beyond these PIL warns of a decompression bomb
 MOST_ASPECT = 200
 # No program is started for any of these, as PIL starts Ghostscript for PostScript.
 _FORMATS = ("BMP", "GIF", "JPEG", "MPO", "PNG", "PPM", "TIFF", "WEBP")
+_CHANNELS = (1, 3, 4)
 _WHITE = (255, 255, 255)
 
 
@@ -62,7 +63,7 @@ def read_image(data: bytes, image_mode: str = "RGB", rgba_background_color: Any 
     except MediaError:
         raise
     except Exception as error:  # decoders raise what they like
-        raise MediaError("it is a broken picture: it cannot be decoded to its end") from error
+        raise _broken() from error
 
 
 def to_mode(image: Any, mode: str = "RGB", background: Any = _WHITE) -> Any:
@@ -95,11 +96,11 @@ def check_sides(width: int, height: int) -> None:
 
 
 def image_item(item: Any) -> Any:
-    """A picture that a program gives: one of PIL in RGB, or an array.
+    """A picture that a program gives, as one of PIL in RGB.
 
     Args:
         item: a picture of PIL; or an array or tensor ``[height, width, channels]`` or
-            ``[channels, height, width]``.
+            ``[channels, height, width]`` of bytes, or of numbers from 0 to 1.
 
     Raises:
         ValueError: for what is none.
@@ -110,29 +111,34 @@ def image_item(item: Any) -> Any:
         try:
             return to_mode(item)
         except Exception as error:
-            raise MediaError("it is a broken picture: it cannot be decoded to its end") from error
+            raise _broken() from error
     if not hasattr(item, "__array__"):
         raise ValueError(f"it must be a picture of PIL or an array, got {shown(item)}")
-    return _image_array(item)
+    return to_mode(_picture_of_array(item))
 
 
-def _image_array(item: Any) -> Any:
+def _picture_of_array(item: Any) -> Any:
     import numpy as np
 
     array = np.asarray(item)
-    if array.ndim != 3 or not {array.shape[0], array.shape[2]} & {1, 3, 4}:
-        raise ValueError(
-            "an array must be [height, width, channels] or [channels, height, width] with 1, 3 or "
-            f"4 channels, got {list(array.shape)}"
-        )
-    first = array.shape[2] not in (1, 3, 4)
-    height, width = array.shape[1:] if first else array.shape[:2]
+    form = "[height, width, channels] or [channels, height, width] with 1, 3 or 4 channels"
+    ok = array.ndim == 3 and not {array.shape[0], array.shape[2]}.isdisjoint(_CHANNELS)
+    check(ok, "an array", list(array.shape), form)
+    if array.shape[2] not in _CHANNELS:
+        array = array.transpose(1, 2, 0)
+    height, width, channels = array.shape
     check_sides(width, height)
-    if array.dtype.kind not in "uif":
-        raise ValueError(f"an array must hold numbers, got {array.dtype}")
-    if array.dtype.kind == "f" and not np.isfinite(array).all():
-        raise ValueError("an array must hold finite numbers, but some are NaN or infinite")
-    return array
+    if array.dtype.kind == "f":
+        ok = bool(((array >= 0) & (array <= 1)).all())  # a NaN is neither
+        check(ok, "an array of floats", shown(array.ravel()[:4]), "numbers from 0 to 1 everywhere")
+        array = (array * 255).round().astype(np.uint8)
+    check(array.dtype == np.uint8, "the type of an array", str(array.dtype), "uint8 or a float")
+    array = array[..., 0] if channels == 1 else array
+    return import_pillow().fromarray(np.ascontiguousarray(array))
+
+
+def _broken() -> MediaError:
+    return MediaError("it is a broken picture: it cannot be decoded to its end")
 
 
 def _too_many_pixels() -> MediaError:

@@ -15,17 +15,20 @@ from minivllm.multimodal.processing import ProcessedItem
 _NUMBERED = re.compile(r"<\|(image|audio|video)_(\d+)\|>")
 
 
-def with_own_placeholders(text: str, placeholders: Mapping[str, str]) -> str:
+def with_own_placeholders(
+    text: str, placeholders: Mapping[str, str], seen: Counter[str] | None = None
+) -> str:
     """A text with the model's own placeholders in place of numbered ones, ``<|image_1|>``.
 
     Args:
-        text: of a prompt.
+        text: of a prompt, or a piece of it.
         placeholders: the model's, by modality; of a modality without one nothing changes.
+        seen: how many of each modality earlier pieces had; it goes on counting.
 
     Raises:
         ValueError: unless the numbers of a modality are 1, 2, ... in this order.
     """
-    seen: Counter[str] = Counter()
+    seen = Counter() if seen is None else seen
 
     def own(match: re.Match) -> str:
         modality = match[1]

@@ -120,8 +120,6 @@ def test_calls_refuse_what_only_vllm_does(tiny_chat):
     talk, params = [{"role": "user", "content": "a"}], SamplingParams(max_tokens=1)
     search = BeamSearchParams(beam_width=2, max_tokens=1)
     for call in (
-        lambda: llm.generate("a", params, False, mm_processor_kwargs={"num_crops": 4}),
-        lambda: llm.chat(talk, params, False, mm_processor_kwargs={"num_crops": 4}),
         lambda: llm.beam_search("a", search, concurrency_limit=2),
     ):
         with pytest.raises(ValueError, match="it is vLLM's, not minivllm's"):
