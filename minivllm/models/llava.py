@@ -13,10 +13,11 @@ import torch
 from torch import nn
 
 from minivllm.attention.backend import AttentionBackend
+from minivllm.models.language_half import language_half, placeholder_id
 from minivllm.models.layers import get_act_fn
 from minivllm.models.linear import Linear
 from minivllm.models.model_config import ModelConfig
-from minivllm.models.multimodal import Item, MultiModalEncoder, language_half, placeholder_id
+from minivllm.models.multimodal import Item, MultiModalEncoder
 from minivllm.models.vision.clip import CLIPVisionModel
 from minivllm.models.vision.siglip import SiglipVisionModel
 from minivllm.models.vision.tower import VisionTower
@@ -47,7 +48,7 @@ class LlavaForConditionalGeneration(MultiModalEncoder):
     """The tower's hidden states behind one or more layers become a picture's embeddings."""
 
     ignored_tensors = ("embeddings.position_ids",)
-    unused_prefixes = ("vision_tower.post_layernorm.", "vision_tower.head.")
+    unused_prefixes: tuple[str, ...] = ("vision_tower.post_layernorm.", "vision_tower.head.")
     checkpoint_names = {  # noqa: RUF012
         "vision_tower.layers": "vision_tower.encoder.layers",
         "self_attn.o_proj": "self_attn.out_proj",
@@ -82,11 +83,10 @@ class LlavaForConditionalGeneration(MultiModalEncoder):
         strategy = hf.vision_feature_select_strategy
         ok = strategy in ("default", "full")
         check(ok, "vision_feature_select_strategy", strategy, "'default' or 'full'")
+        placeholder = placeholder_id(hf, "image_token_id", "image_token_index")
         return language_half(hf) | {
             "multimodal_architecture": cls.__name__,
-            "placeholder_ids": frozenset(
-                [placeholder_id(hf, "image_token_id", "image_token_index")]
-            ),
+            "placeholder_ids": frozenset([placeholder]),
         }
 
     def encode(

@@ -41,12 +41,15 @@ def load_draft_config(
 
     Raises:
         FileNotFoundError: if it cannot be had.
-        ValueError: if its vocabulary is another one.
+        ValueError: if its vocabulary is another one, or a half reads pictures or sound.
     """
     if config is None or config.method != "draft_model":
         return None, None
     directory = draft_model_directory(args, config.model)
+    ok = not target.is_multimodal
+    check(ok, "speculative_config.method", config.method, "'ngram' with pictures or sound")
     draft = read_config(directory)
+    check(not draft.is_multimodal, "the speculative model", draft.architecture, "a text model")
     ok = draft.vocab_size == target.vocab_size
     allowed = f"the model's own, {target.vocab_size} tokens"
     check(ok, "the speculative model's vocabulary", f"{draft.vocab_size} tokens", allowed)

@@ -1,8 +1,8 @@
 """MultiModalEncoder: what makes embeddings of pictures or sound, beside an ordinary decoder.
 
-A checkpoint has both in one. It is split by the names of its tensors before either is loaded, so
-that whatever changes a decoder (shares of ranks, adapters, quantized weights, compiled layers) meets
-one that reads text. (vLLM: SupportsMultiModal, vllm/model_executor/models/interfaces.py)
+A checkpoint has both in one. It is split by the names of its tensors before either is loaded: what
+changes a decoder (shares of ranks, adapters, quantized weights, compiled layers) meets one that
+reads text. (vLLM: SupportsMultiModal, vllm/model_executor/models/interfaces.py)
 """
 
 from __future__ import annotations
@@ -23,8 +23,6 @@ from minivllm.models.checkpoint import CheckpointMixin
 from minivllm.models.encoder import EncoderAttention
 from minivllm.models.layers import MLP, LayerNorm
 from minivllm.models.model_config import ModelConfig
-from minivllm.models.registry import get_decoders
-from minivllm.utils.validation import check, is_int
 
 Weights = Iterable[tuple[str, torch.Tensor]]
 Item = Mapping[str, np.ndarray]  # a picture or a sound, as its processor has made it
@@ -164,37 +162,3 @@ def _plain_name(name: str) -> str:
     if name.startswith("language_model."):
         return name.removeprefix("language_model.").removeprefix("model.")
     return name.replace("vision_tower.vision_model.", "vision_tower.")
-
-
-def language_half(hf: Any) -> dict[str, Any]:
-    """The ``ModelConfig`` fields of the decoder of a whole config.
-
-    Raises:
-        ValueError: for a decoder that we do not have.
-    """
-    text = hf.get_text_config()
-    decoders = get_decoders()
-    known = ", ".join(decoders)
-    check(text.model_type in decoders, "text_config.model_type", text.model_type, f"one of {known}")
-    decoder = decoders[text.model_type]
-    return decoder.read_config(text) | {
-        "architecture": decoder.__name__,
-        "tie_word_embeddings": hf.tie_word_embeddings,
-    }
-
-
-def placeholder_id(hf: Any, *names: str) -> int:
-    """The token that stands for a picture's or a sound's embeddings, by its field in config.json.
-
-    Args:
-        hf: the whole config.
-        names: of the field; later ones are older.
-
-    Raises:
-        ValueError: if it is not among the model's tokens.
-    """
-    value = next((getattr(hf, name) for name in names if getattr(hf, name, None) is not None), None)
-    size = hf.get_text_config().vocab_size
-    ok = is_int(value, 0) and value < size
-    check(ok, f"{names[0]} in config.json", value, f"a token, from 0 to {size - 1}")
-    return value

@@ -43,13 +43,13 @@ class StageModel(DecoderModel):
         token_ids: torch.Tensor,
         positions: torch.Tensor,
         attention: StepAttention,
-        hidden_states: torch.Tensor | None = None,
         inputs_embeds: torch.Tensor | None = None,
+        hidden_states: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """``DecoderModel.forward`` of a stage.
 
         Args:
-            token_ids, positions, attention: as there; so are ``inputs_embeds``, of the first stage.
+            token_ids, positions, attention, inputs_embeds: as there; the last of the first stage.
             hidden_states: of the stage before, ``[2, num_tokens, hidden_size]``: its last layer's
                 output, and the residual. The first stage does not read them.
 

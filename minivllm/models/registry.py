@@ -31,6 +31,7 @@ MULTIMODAL_MODELS = {
 # Models whose code comes with their weights, which is never run, and what reads such prompts here
 _INSTEAD = {
     "Phi3VForCausalLM": "LlavaForConditionalGeneration reads several pictures in a prompt, too",
+    "UltravoxModel": "Qwen2AudioForConditionalGeneration reads sounds, too",
 }
 # Pooling models of the same families: a name without a head, or with another one
 POOLING_SUFFIXES = ("Model", "ForSequenceClassification")
