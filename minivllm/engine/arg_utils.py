@@ -40,6 +40,7 @@ from minivllm.config.structured_outputs import (
 from minivllm.engine.arg_checks import check_values
 from minivllm.engine.device import resolve_device, resolve_dtype
 from minivllm.engine.model_files import is_quantized_in_float16, read_model_config
+from minivllm.engine.multimodal import encoder_limits
 from minivllm.logger import init_logger
 from minivllm.models.generation_config import sampling_defaults
 from minivllm.models.hub import generation_directory, model_directory, tokenizer_directory
@@ -338,6 +339,14 @@ class EngineArgs:
             speculative_config=speculative_config,
             parallel_config=parallel_config,
         )
+        multimodal_config = make_multimodal_config(self)
+        encoder = encoder_limits(
+            self,
+            model_config,
+            directory,
+            multimodal_config=multimodal_config,
+            max_num_batched_tokens=limits.max_num_batched_tokens,
+        )
         return VllmConfig(
             model_config=model_config,
             load_config=LoadConfig(
@@ -361,6 +370,8 @@ class EngineArgs:
                 num_sampled_tokens_per_step=0 if model_config.runner_type == "pooling" else 1,
                 max_loras=0 if lora_config is None else lora_config.max_loras,
                 async_scheduling=async_scheduling,
+                disable_chunked_mm_input=self.disable_chunked_mm_input,
+                **encoder,
                 **slots_for_drafts(
                     speculative_config, limits.max_model_len, limits.max_num_batched_tokens
                 ),
@@ -381,7 +392,7 @@ class EngineArgs:
             speculative_config=speculative_config,
             draft_model_config=draft_config,
             lora_config=lora_config,
-            multimodal_config=make_multimodal_config(self),
+            multimodal_config=multimodal_config,
             seed=self.seed,
             max_logprobs=self.max_logprobs,
         )

@@ -12,6 +12,7 @@ from random import Random
 from typing import Any
 
 from minivllm.config import VllmConfig
+from minivllm.engine.multimodal import make_preprocessor
 from minivllm.lora.request import LoRARequest
 from minivllm.models.model_config import ModelConfig
 from minivllm.multimodal.inputs import MultiModalFeatureSpec
@@ -142,6 +143,7 @@ class InputProcessor:
             max_logprobs=config.max_logprobs,
             structured_output_manager=manager,
             enable_lora=config.lora_config is not None,
+            multimodal=make_preprocessor(config, tokenizer),
         )
 
     def preprocess(self, prompt: Prompt) -> EngineInput:

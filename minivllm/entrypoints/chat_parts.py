@@ -141,7 +141,7 @@ def media_part(part: Any) -> MediaPart | None:
     kind = part.get("type")
     if kind is None:  # vLLM's short form: {"image_url": "https://..."}
         kind = next((key for key in part if is_one_of(key, MEDIA_PARTS)), None)
-    if not is_one_of(kind, MEDIA_PARTS):
+    if kind is None or not is_one_of(kind, MEDIA_PARTS):
         return None
     uuid = part.get("uuid")
     check(uuid is None or (is_text(uuid) and uuid != ""), "uuid", uuid, "a non-empty string")

@@ -112,6 +112,8 @@ class LLM(PoolingMixin):
         """
         check_use_tqdm(use_tqdm)
         self._check_runner("generate", "generate")
+        if mm_processor_kwargs and self.llm_engine.input_processor.multimodal is None:
+            raise ValueError(f"{self._model_name()} is not a multimodal model")
         params = self.get_default_sampling_params() if sampling_params is None else sampling_params
         requests = self._make_requests(
             prompts, params, priority, lora_request, tokenization_kwargs, mm_processor_kwargs
@@ -348,7 +350,7 @@ class LLM(PoolingMixin):
     def _tokenized(self, prompt: Any, how: TruncationParams) -> Any:
         """A prompt with its token ids, cut; one with pictures or sound is refused instead."""
         engine = self.llm_engine
-        has_items = isinstance(prompt, dict) and bool(prompt.get("multi_modal_data"))
+        has_items = isinstance(prompt, dict) and prompt.get("multi_modal_data") is not None
         if not has_items:
             return tokenized(prompt, engine.tokenizer, how, engine.max_model_len)
         keep = how.keep(engine.max_model_len)

@@ -35,7 +35,6 @@ class MultiModalPreprocessor:
         model: its name, a part of every hash.
         processor: the model's own.
         config: limits, sources and options.
-        most_embeds: rows of one item that the engine can ever encode and keep; None: any.
         connector: reads items that have a URL; None: one with this config.
     """
 
@@ -44,13 +43,11 @@ class MultiModalPreprocessor:
         model: str,
         processor: MultiModalProcessor,
         config: MultiModalConfig,
-        most_embeds: int | None = None,
         connector: MediaConnector | None = None,
     ):
         self.model = model
         self.processor = processor
         self.config = config
-        self.most_embeds = most_embeds
         self.connector = connector or MediaConnector(config)
         self.cache = ProcessorCache(int(config.mm_processor_cache_gb * 2**30))
         self._sizes: OrderedDict[tuple[str, str], Any] = OrderedDict()  # of items with a uuid
@@ -148,12 +145,6 @@ class MultiModalPreprocessor:
                 raise ValueError(f"there is no item of uuid {uuid!r} any more; send its data again")
             found = self._run(modality, item, options)
             self.cache.put(key, found)
-        most = self.most_embeds
-        if most is not None and found.num_embeds > most:
-            raise ValueError(
-                f"it has {found.num_embeds} embeddings, but the engine encodes and keeps at most "
-                f"{most}; raise max_num_encoder_input_tokens and encoder_cache_size"
-            )
         return key, found
 
     def _run(self, modality: str, item: Any, options: dict[str, Any]) -> ProcessedItem:
