@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from minivllm.lora.request import LoRARequest
 
@@ -122,6 +122,7 @@ class RequestOutput:
     metrics: RequestMetrics | None = None
     lora_request: LoRARequest | None = None
     num_cached_tokens: int | None = None
+    kv_transfer_params: dict[str, Any] | None = None  # for another engine, which goes on
 
     def add(self, news: RequestOutput) -> None:
         """Append a later DELTA of the same request, if the reader was late.
@@ -137,6 +138,7 @@ class RequestOutput:
         self.finished |= news.finished
         self.metrics = news.metrics
         self.num_cached_tokens = news.num_cached_tokens
+        self.kv_transfer_params = news.kv_transfer_params
         if news.prompt_logprobs is not None:
             self.prompt_logprobs = news.prompt_logprobs
 

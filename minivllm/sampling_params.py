@@ -77,6 +77,7 @@ class SamplingParams:
             logits)`` of one row that return its new logits, before all else. (As in 0.6.6.)
         structured_outputs: what the text must look like; see ``StructuredOutputsParams``.
         guided_decoding: the same in 0.6.6's words, a ``GuidedDecodingParams``.
+        extra_args: ``kv_transfer_params``, what is asked of a KV connector; nothing else is read.
         truncate_prompt_tokens: keep only this many last tokens of the prompt; -1 is as many as
             the model takes.
         skip_reading_prefix_cache: compute the whole prompt; None does so for prompt_logprobs only.
@@ -114,6 +115,7 @@ class SamplingParams:
     guided_decoding: GuidedDecodingParams | None = None
     truncate_prompt_tokens: int | None = None
     skip_reading_prefix_cache: bool | None = None
+    extra_args: dict | None = None
 
     # known, so that a refusal can say why; see SAMPLING_DEFAULTS_ONLY
     best_of: int | None = None
@@ -122,7 +124,6 @@ class SamplingParams:
     stream_interval: int | None = None
     thinking_token_budget: int | None = None
     repetition_detection: Any = None
-    extra_args: dict | None = None
 
     stop_strings: tuple[str, ...] = field(init=False, repr=False)
     # What a model's tokenizer makes of it: filled in by the processor, in the request's own copy.
@@ -138,6 +139,7 @@ class SamplingParams:
         self.structured_outputs = compat.structured_outputs(self)
         self.guided_decoding = None
         compat.check_defaults_only(self, compat.SAMPLING_DEFAULTS_ONLY)
+        self._check_extra_args()
         if _SAMPLING_EPS <= self.temperature < MIN_TEMPERATURE:
             logger.warning(
                 "temperature %s is so small that logits could overflow; %s is used instead.",
@@ -147,6 +149,19 @@ class SamplingParams:
             self.temperature = MIN_TEMPERATURE
         ok = self.n == 1 or not self.greedy
         check(ok, "n", self.n, "1 for greedy sampling, which would give n times the same")
+
+    def _check_extra_args(self) -> None:
+        extra = self.extra_args
+        ok = extra is None or (isinstance(extra, dict) and set(extra) <= {"kv_transfer_params"})
+        check(ok, "extra_args", extra, "None, or a dict with kv_transfer_params alone")
+        params = self.kv_transfer_params
+        ok = params is None or isinstance(params, dict)
+        check(ok, "extra_args['kv_transfer_params']", params, "an object")
+
+    @property
+    def kv_transfer_params(self) -> dict[str, Any] | None:
+        """What is asked of a KV connector; None: nothing."""
+        return (self.extra_args or {}).get("kv_transfer_params")
 
     def _check_numbers(self) -> None:
         def number(name: str, ok: Callable[[float], bool], allowed: str) -> None:

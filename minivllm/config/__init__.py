@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from minivllm.config.kv_transfer import KVTransferConfig as KVTransferConfig
 from minivllm.config.lora import LoRAConfig
+from minivllm.config.multimodal import MultiModalConfig
 from minivllm.config.parallel import ParallelConfig
 from minivllm.config.pooler import PoolerConfig as PoolerConfig  # for users, as in vLLM
 from minivllm.config.speculative import SpeculativeConfig
@@ -124,6 +125,7 @@ class VllmConfig:
     draft_model_config: Any = None  # a ModelConfig, too
     lora_config: LoRAConfig | None = None  # None: no request has an adapter
     kv_transfer_config: KVTransferConfig | None = None  # None: K and V stay in this engine
+    multimodal_config: MultiModalConfig = field(default_factory=MultiModalConfig)
     seed: int = 0  # where requests without a seed of their own get theirs
     max_logprobs: int = 20  # the most best tokens that a request may ask about; -1: all
 

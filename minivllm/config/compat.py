@@ -31,7 +31,6 @@ SAMPLING_DEFAULTS_ONLY: dict[str, tuple[Any, str]] = {
     "stream_interval": (None, "a stream has an output for every token"),
     "thinking_token_budget": (None, "no part of an output is counted by itself"),
     "repetition_detection": (None, "penalties discourage repetition"),
-    "extra_args": (None, "nothing reads them"),
 }
 # 0.6.6's arguments of the engine, and the key of speculative_config that each one is today.
 SPECULATIVE_NAMES = {

@@ -40,13 +40,10 @@ class KVTransferConfig:
 
     def __post_init__(self) -> None:
         if self.kv_role is not None and self.kv_role not in KV_ROLES:
-            raise ValueError(
-                f"Unsupported kv_role: {self.kv_role}. Supported roles are {KV_ROLES}"
-            )
+            raise ValueError(f"Unsupported kv_role: {self.kv_role}. Supported roles are {KV_ROLES}")
         if self.kv_connector is not None and self.kv_role is None:
             raise ValueError(
-                "Please specify kv_role when kv_connector is set, supported roles are "
-                f"{KV_ROLES}"
+                f"Please specify kv_role when kv_connector is set, supported roles are {KV_ROLES}"
             )
         ok = self.kv_connector is None or isinstance(self.kv_connector, (str, type))
         check(ok, "kv_connector", self.kv_connector, "a name or a class")
@@ -85,3 +82,30 @@ class KVTransferConfig:
     @property
     def is_kv_consumer(self) -> bool:
         return self.kv_role in ("kv_consumer", "kv_both")
+
+
+def resolve_kv_transfer(
+    value: Any, async_scheduling: bool | None, has_draft_model: bool, num_stages: int
+) -> KVTransferConfig | None:
+    """Make an engine's KVTransferConfig; with one, no step is planned while another runs.
+
+    Args:
+        value: what the engine was given as ``kv_transfer_config``.
+        async_scheduling: if it was asked for; None: not.
+        has_draft_model: True if it drafts by a model.
+        num_stages: of its pipeline.
+
+    Raises:
+        ValueError: for a config that is wrong, or beside what a connector cannot do with.
+    """
+    config = KVTransferConfig.from_value(value)
+    if config is None:
+        return None
+    allowed = "None beside {}: a connector does without it here"
+    for name, ok in (
+        ("a draft model", not has_draft_model),
+        ("async_scheduling=True", not async_scheduling),
+        ("pipeline_parallel_size > 1", num_stages == 1),
+    ):
+        check(ok, "kv_transfer_config", config.kv_connector, allowed.format(name))
+    return config

@@ -30,6 +30,7 @@ class EngineCoreOutput:
     num_preemptions: int = 0  # of the request so far
     cumulative_logprob: float | None = None  # of a beam, whose past may be another's
     pooling_output: Any = None  # of a pooling request: a float32 array of numpy
+    kv_transfer_params: dict[str, Any] | None = None  # for another engine, which goes on
 
 
 @dataclass(slots=True)
@@ -82,6 +83,8 @@ def collect(updated: list[Sequence], output: ModelRunnerOutput) -> EngineCoreOut
             found.new_token_ids = seq.output_token_ids
             found.new_logprobs = None
             found.cumulative_logprob = seq.cumulative_logprob
+        if request.kv_transfer_answer is not None:
+            found.kv_transfer_params = request.kv_transfer_answer
         if pooled:
             found.pooling_output = pooled[seq.seq_id]
         outputs.append(found)

@@ -154,6 +154,12 @@ class LLMEngine:
             self.stat_logger.record()
         return processed.request_outputs
 
+    def end_transfers(self) -> None:
+        """Step until the K and V of all requests that have ended are sent."""
+        remote = self.scheduler.remote_kvs
+        while remote is not None and remote.sending:
+            self.step()
+
     def abort_request(
         self, request_id: str | list[str]
     ) -> list[RequestOutput | PoolingRequestOutput]:

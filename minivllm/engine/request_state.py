@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from minivllm.engine.core_outputs import EngineCoreOutput
 from minivllm.engine.detokenizer import Detokenizer
 from minivllm.engine.logprobs import as_dict
@@ -37,6 +39,7 @@ class RequestState:
         self.queue = queue
         self.metrics = RequestMetrics(request.arrival_time)
         self.num_cached_tokens: int | None = None
+        self.kv_transfer_params: dict[str, Any] | None = None
         self.num_preemptions = 0
         self.last_token_times: dict[int, float] = {}  # by index of the sequence
         self.prompt_positions: dict[int, TokenLogprobs] = {}
@@ -78,6 +81,7 @@ class RequestState:
         # 2. The request as a whole.
         self.num_cached_tokens = output.num_cached_tokens
         self.num_preemptions = output.num_preemptions
+        self.kv_transfer_params = output.kv_transfer_params or self.kv_transfer_params
         metrics.first_scheduled_time = output.first_scheduled_time
         if output.new_token_ids:
             metrics.first_token_time = metrics.first_token_time or now
@@ -170,6 +174,7 @@ class RequestState:
             metrics=self.metrics,
             lora_request=self.lora_request,
             num_cached_tokens=self.num_cached_tokens,
+            kv_transfer_params=self.kv_transfer_params,
         )
 
     def _prompt_logprobs(self, delta: bool) -> list[dict[int, Logprob] | None] | None:

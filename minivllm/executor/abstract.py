@@ -18,6 +18,7 @@ from minivllm.executor.exceptions import EngineDeadError
 from minivllm.executor.futures import LazyFuture
 from minivllm.kv.kv_cache_config import KVCacheConfig
 from minivllm.kv.kv_cache_spec import KVCacheSpec
+from minivllm.kv_transfer.base import KVOutputAggregator
 from minivllm.request import Request
 from minivllm.scheduling.output import ModelRunnerOutput, SchedulerOutput
 
@@ -48,6 +49,10 @@ class Executor(ABC):
         self._output_of: Callable[[list[ModelRunnerOutput]], ModelRunnerOutput] = itemgetter(rank)
         if has_ranks and config.observability_config.trace:
             self._output_of = partial(with_rank_work, rank)
+        self._transfers: KVOutputAggregator | None = None  # of ranks that each move their own heads
+        if has_ranks and config.kv_transfer_config is not None:
+            self._transfers = KVOutputAggregator(config.parallel_config.world_size)
+            self._output_of = partial(with_transfers, self._transfers, self._output_of)
         self._dead: EngineDeadError | None = None  # why no worker answers any more
         self._on_failure: Callable[[BaseException], None] | None = None
         self._init_executor()
@@ -119,6 +124,8 @@ class Executor(ABC):
         With ``non_block`` it is a Future, and the next step may be given before it is done.
         """
         choose = self._output_of
+        if self._transfers is not None and scheduler_output.reset:
+            self._transfers.reset()
         outputs = self.collective_rpc(
             "execute_model", args=(scheduler_output,), non_block=non_block
         )
@@ -162,3 +169,15 @@ def with_rank_work(rank: int, outputs: list[ModelRunnerOutput]) -> ModelRunnerOu
     """Return one rank's output, with the work of all ranks for the trace."""
     outputs[rank].rank_work = [work for output in outputs for work in output.rank_work]
     return outputs[rank]
+
+
+def with_transfers(
+    transfers: KVOutputAggregator,
+    choose: Callable[[list[ModelRunnerOutput]], ModelRunnerOutput],
+    outputs: list[ModelRunnerOutput],
+) -> ModelRunnerOutput:
+    """Return one rank's output, with the transfers that have ended in all ranks."""
+    ended = transfers.aggregate(output.kv_connector_output for output in outputs)
+    output = choose(outputs)
+    output.kv_connector_output = ended
+    return output

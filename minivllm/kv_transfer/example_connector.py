@@ -208,7 +208,8 @@ class ExampleConnector(KVConnectorBase):
 
     def start_load_kv(self, metadata: KVConnectorMetadata) -> None:
         """Start to read the prompts that the plan asks for, beside the steps."""
-        assert self._files is not None and isinstance(metadata, ExampleConnectorMetadata)
+        assert self._files is not None
+        assert isinstance(metadata, ExampleConnectorMetadata)
         for transfer in metadata.loads:
             self._files.load(transfer)
         for transfer in metadata.saves:

@@ -80,7 +80,9 @@ class LayerFiles:
                 shape = (len(transfer.block_ids), *cache.shape[1:])
                 found = tensors.get(part)
                 if found is None or found.shape != shape or found.dtype != _stored(cache).dtype:
-                    raise ValueError(f"{part} of {layer} is {_form(found)}, not of this cache's form")
+                    raise ValueError(
+                        f"{part} of {layer} is {_form(found)}, not of this cache's form"
+                    )
             read[layer] = {part: tensors[part][transfer.first_block :] for part in caches}
         os.utime(self.folder / transfer.name)
         return read

@@ -26,7 +26,10 @@ def model_fingerprint(directory: Path) -> str:
     digest = sha256()
     files = [directory] if directory.is_file() else sorted(directory.iterdir())
     for path in files:
-        if path.suffix not in (".safetensors", ".bin", ".pt", ".gguf") and path.name != "config.json":
+        if (
+            path.suffix not in (".safetensors", ".bin", ".pt", ".gguf")
+            and path.name != "config.json"
+        ):
             continue
         size = path.stat().st_size
         digest.update(repr((path.name, size)).encode())

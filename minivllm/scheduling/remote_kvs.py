@@ -116,7 +116,9 @@ class RemoteKVs:
             manager.prefix_cache.record_queries([seq])
         seq.num_computed_tokens += num_external
         table = manager.block_tables[seq.seq_id]
-        blocks = manager.block_pool.get_new_blocks(table.num_missing_blocks(seq.num_computed_tokens))
+        blocks = manager.block_pool.get_new_blocks(
+            table.num_missing_blocks(seq.num_computed_tokens)
+        )
         table.blocks += blocks
         self.connector.update_state_after_alloc(seq, table.block_ids, num_external)
         if self.trace is not None:
@@ -127,10 +129,8 @@ class RemoteKVs:
 
     # -- after a step ------------------------------------------------------------------------------
 
-    def update(
-        self, output: KVConnectorOutput | None, scheduler: Admission
-    ) -> list[Sequence]:
-        """Hear of transfers that have ended. Returns the sequences that end, since theirs failed."""
+    def update(self, output: KVConnectorOutput | None, scheduler: Admission) -> list[Sequence]:
+        """Hear of transfers that have ended. Returns the sequences that end since theirs failed."""
         if not output:
             return []
         self.connector.update_connector_output(output)

@@ -16,7 +16,8 @@ _CHANGE_NOTHING = (
     records.TokensWasted,
     records.RankRecord,
 )
-ALIVE = {"waiting", "receiving", "running", "preempted", "swapped"}  # the status of those not finished
+# the status of those not finished
+ALIVE = {"waiting", "receiving", "running", "preempted", "swapped"}
 
 
 @dataclass

@@ -36,7 +36,7 @@ NEED_TORCH = {"attention", "models", "pooling", "quantization", "sampling", "lor
               "worker", "executor", "engine", "entrypoints",
               "lab/bench", "lab/quantize", "lab/training", "cli", "__main__"}  # fmt: skip
 NEED_TORCH_FILES = {
-    "utils/tensors.py", "utils/platforms.py", "distributed/group.py",
+    "utils/tensors.py", "utils/platforms.py", "kv_transfer/layer_files.py", "distributed/group.py",
     "xray/file_run.py", "distributed/in_process.py", "lab/oracle.py",
     "distributed/torch_group.py", "distributed/shm_group.py", "distributed/recorded.py",
     "course/grading/oracle_check.py",  # for grading

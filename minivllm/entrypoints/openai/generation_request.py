@@ -168,6 +168,8 @@ class GenerationRequest(IgnoredFields):
         prompt_logprobs = self.prompt_logprobs
         if prompt_logprobs is None and self.echo:
             prompt_logprobs = self.echoed_logprobs
+        if self.kv_transfer_params is not None:
+            values["extra_args"] = {"kv_transfer_params": self.kv_transfer_params}
         return SamplingParams(
             **values,
             seed=self.seed if self.seed is None or self.seed == -1 else self.seed % INT64,

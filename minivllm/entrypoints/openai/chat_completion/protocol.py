@@ -132,6 +132,6 @@ class ChatCompletionResponse(BaseModel):
     prompt_logprobs: list[dict[int, Any] | None] | None = None
     prompt_token_ids: list[int] | None = None
     prompt_text: str | None = None
-    kv_transfer_params: None = None
+    kv_transfer_params: dict[str, Any] | None = None
     ec_transfer_params: None = None
     metrics: dict[str, float | None] | None = None

@@ -94,6 +94,6 @@ class CompletionResponse(BaseModel):
     service_tier: str | None = None
     system_fingerprint: str | None = None
     usage: UsageInfo
-    kv_transfer_params: None = None
+    kv_transfer_params: dict[str, Any] | None = None
     ec_transfer_params: None = None
     metrics: dict[str, float | None] | None = None
