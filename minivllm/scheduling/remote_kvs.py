@@ -134,32 +134,38 @@ class RemoteKVs:
         if not output:
             return []
         self.connector.update_connector_output(output)
-        failed = output.failed_recving
-        for seq_id in sorted((*output.finished_sending, *output.finished_recving, *failed)):
+        for seq_id in sorted((*output.finished_sending, *output.finished_recving)):
             if self.trace is not None:
                 kind = "send" if seq_id in output.finished_sending else "recv"
-                self.trace.record(TransferEnded, seq_id, kind, seq_id not in failed)
+                self.trace.record(TransferEnded, seq_id, kind)
             if seq_id in self.sending:
                 self.kv_manager.free(self.sending.pop(seq_id))
-            elif seq_id in self.waiting and seq_id not in failed:
+            elif seq_id in self.waiting:
                 self._received.add(seq_id)
                 self._seq(seq_id).status = RequestStatus.WAITING
-        ended = [seq_id for seq_id in failed if seq_id in self.waiting]
-        return [seq for seq_id in ended if (seq := self._fail(seq_id, scheduler)) is not None]
+        ended = [self._fail(seq_id, scheduler) for seq_id in sorted(output.failed_recving)]
+        return [seq for seq in ended if seq is not None]
 
     def _fail(self, seq_id: str, scheduler: Admission) -> Sequence | None:
-        """Compute a request whose transfer has failed, or end it with an error."""
-        seq = self._seq(seq_id)
-        request = self.waiting.pop(seq_id)
-        seq.status = RequestStatus.WAITING
-        if not self.recomputes:
-            scheduler.finish(seq, RequestStatus.FINISHED_ERROR)
-            return seq
-        self._given_up.add(seq_id)
-        self.kv_manager.free(seq)
-        seq.num_computed_tokens = 0
-        scheduler.waiting.add_preempted(request)
-        return None
+        """Compute a request whose transfer has failed, or end it with an error and return it."""
+        index = seq = None
+        if seq_id in self.sending:  # it was aborted
+            self.kv_manager.free(self.sending.pop(seq_id))
+        elif seq_id in self.waiting:
+            seq = self._seq(seq_id)
+            request = self.waiting.pop(seq_id)
+            seq.status = RequestStatus.WAITING
+            if self.recomputes:
+                self._given_up.add(seq_id)
+                self.kv_manager.free(seq)
+                seq.num_computed_tokens = 0
+                index = scheduler.waiting.add_preempted(request)
+        if self.trace is not None:
+            self.trace.record(TransferEnded, seq_id, "recv", False, index)
+        if seq is None or self.recomputes:
+            return None
+        scheduler.finish(seq, RequestStatus.FINISHED_ERROR)
+        return seq
 
     def _seq(self, request_id: str) -> Sequence:
         (seq,) = self.waiting[request_id].seqs

@@ -21,7 +21,8 @@ PACKAGE = Path(__file__).parents[2] / "minivllm"
 ROOMS = [
     "version", "utils", "envs", "logger", "pooling_params", "config", "sampling_params", "metrics",
     "trace", "multimodal", "distributed", "attention", "embedded", "models", "pooling",
-    "quantization", "lora", "outputs", "request_protocols", "request", "kv", "spec_decode",
+    "quantization", "lora", "outputs", "request_protocols", "request", "kv", "kv_transfer",
+    "spec_decode",
     "scheduling", "structured_output", "sampling",
     "cpu", "worker", "executor", "engine",
     "lab", "lab/contiguous", "lab/sim", "lab/viz", "entrypoints", "lab/bench", "lab/training",
