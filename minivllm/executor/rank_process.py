@@ -168,7 +168,9 @@ def answer(worker: object, call: bytes, has_output: bool) -> tuple:
         method, args, kwargs = pickle.loads(call)
         value = getattr(worker, method)(*args, **kwargs)
         if not has_output and isinstance(value, ModelRunnerOutput):
-            value = ModelRunnerOutput(rank_work=value.rank_work)  # its tokens are not wanted
+            value = ModelRunnerOutput(  # its tokens are not wanted
+                rank_work=value.rank_work, kv_connector_output=value.kv_connector_output
+            )
         return True, value, ""
     except BaseException as error:
         return False, _sendable(error), traceback.format_exc()

@@ -43,10 +43,9 @@ def make_progress(scheduler: Scheduler, step: Callable[[], T]) -> T:
     Raises:
         LivelockError: if nothing has changed and nothing runs: the next step would be the same.
     """
-    before = scheduler.num_preemptions, len(scheduler.requests)
+    before = _count_changes(scheduler)
     outputs = step()
-    after = scheduler.num_preemptions, len(scheduler.requests)
-    waits = after[1] and not scheduler.running and before == after
+    waits = scheduler.requests and not scheduler.running and before == _count_changes(scheduler)
     if waits and not _waits_for_others(scheduler):
         raise LivelockError.by(scheduler)
     return outputs
@@ -55,3 +54,10 @@ def make_progress(scheduler: Scheduler, step: Callable[[], T]) -> T:
 def _waits_for_others(scheduler: Scheduler) -> bool:
     """True while tokens, or K and V from elsewhere, are on their way."""
     return any(request.is_in_flight for request in scheduler.requests.values())
+
+
+def _count_changes(scheduler: Scheduler) -> tuple[int, int, int]:
+    """Counts that change where a step does anything but run what runs."""
+    remote = scheduler.remote_kvs
+    num_transfers = 0 if remote is None else remote.num_ended
+    return scheduler.num_preemptions, len(scheduler.requests), num_transfers

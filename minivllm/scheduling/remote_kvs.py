@@ -62,6 +62,7 @@ class RemoteKVs:
         # Ended, by id; their blocks are still read, or, if they were aborted, still written.
         self.sending: dict[str, Sequence] = {}
         self._received: set[str] = set()  # of those that wait: their K and V are there
+        self.num_ended = 0  # transfers so far
         self._given_up: set[str] = set()  # requests whose transfer has failed, computed here
 
     # -- while a step is planned -------------------------------------------------------------------
@@ -134,6 +135,8 @@ class RemoteKVs:
         if not output:
             return []
         self.connector.update_connector_output(output)
+        for names in (output.finished_sending, output.finished_recving, output.failed_recving):
+            self.num_ended += len(names)
         for seq_id in sorted((*output.finished_sending, *output.finished_recving)):
             if self.trace is not None:
                 kind = "send" if seq_id in output.finished_sending else "recv"

@@ -236,7 +236,10 @@ def test_any_mixture_ends_with_the_right_tokens_and_all_blocks_free(data):
             continue
         kwargs["delay"] = draw(st.integers(1, 6))
         if make is fetching:
-            kwargs |= {"max_tokens": draw(st.integers(1, 9)), "first": draw(st.sampled_from([3, 9]))}
+            kwargs |= {
+                "max_tokens": draw(st.integers(1, 9)),
+                "first": draw(st.sampled_from([3, 9])),
+            }
         requests.append(make(str(index), num_tokens, **kwargs))
     aborts = draw(st.dictionaries(st.integers(0, 12), st.integers(0, 7), max_size=2))
     to_come = list(requests)
@@ -258,9 +261,7 @@ def test_a_transfer_of_several_workers_has_ended_when_all_say_so():
     counts = KVOutputAggregator(2)
     first = counts.aggregate([KVConnectorOutput({"s"}, {"a", "b"}), KVConnectorOutput()])
     assert not first
-    second = counts.aggregate(
-        [None, KVConnectorOutput({"s"}, {"a"}, {"b": "its file is short"})]
-    )
+    second = counts.aggregate([None, KVConnectorOutput({"s"}, {"a"}, {"b": "its file is short"})])
     assert second == KVConnectorOutput({"s"}, {"a"}, {"b": "its file is short"})
     assert not counts.aggregate([KVConnectorOutput(), KVConnectorOutput()])
 
