@@ -25,7 +25,7 @@ ROOMS = [
     "spec_decode",
     "scheduling", "structured_output", "sampling",
     "cpu", "worker", "executor", "engine",
-    "lab", "lab/contiguous", "lab/sim", "lab/viz", "entrypoints", "lab/bench", "lab/training",
+    "lab", "lab/contiguous", "lab/sim", "lab/viz", "entrypoints", "deploy", "lab/bench", "lab/training",
     "lab/quantize", "xray",
     "course/asking", "course/grading", "course/ch", "course", "course/classroom",
     "course/playground", "cli", "sim", "viz", "exercises", "__main__",
