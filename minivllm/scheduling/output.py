@@ -114,11 +114,6 @@ class SchedulerOutput:
     def total_num_scheduled_tokens(self) -> int:
         return sum(self.num_scheduled_tokens.values())
 
-    def add_drafts(self, seq_id: str, drafts: list[int], num_drafts: int) -> None:
-        """Add a sequence's first ``num_drafts`` drafts to the step, if that is any."""
-        if num_drafts > 0:
-            self.scheduled_spec_decode_tokens[seq_id] = drafts[:num_drafts]
-
     def finish(self, seq_id: str) -> None:
         """Let the runner forget a sequence that has finished since the last plan."""
         self.finished_req_ids.append(seq_id)

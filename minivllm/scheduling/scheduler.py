@@ -18,14 +18,13 @@ from minivllm.request import Request, RequestStatus, Sequence
 from minivllm.request_protocols import Beams
 from minivllm.scheduling.beams import BeamSearch
 from minivllm.scheduling.checkpoint import Checkpoint, reset
-from minivllm.scheduling.drafts import give_back_rejected
+from minivllm.scheduling.drafts import add_drafts, give_back_rejected
 from minivllm.scheduling.forks import fork
 from minivllm.scheduling.integrity import check_integrity
 from minivllm.scheduling.limits import check_limits
 from minivllm.scheduling.lora_slots import LoRASlots
 from minivllm.scheduling.output import (
     NO_TOKEN,
-    BeamMove,
     ModelRunnerOutput,
     NewRequestData,
     SchedulerOutput,
@@ -213,9 +212,7 @@ class Scheduler:
         output.num_scheduled_tokens[seq.seq_id] = num_new
         output.num_computed_tokens[seq.seq_id] = seq.num_computed_tokens
         if seq.spec_token_ids:
-            num_drafts = seq.num_computed_tokens + num_new - seq.num_tokens
-            output.add_drafts(seq.seq_id, seq.spec_token_ids, num_drafts)
-            seq.spec_token_ids = []
+            add_drafts(seq, num_new, output)
         output.has_structured_output_requests |= seq.grammar is not None
         self.token_budget -= num_new + self._num_drafting_slots
 
@@ -257,12 +254,9 @@ class Scheduler:
         """Swap requests back in before admitting new ones; they resume where they were."""
         self.lora_slots.begin(self.running)
         while self.swapped and self.token_budget > 0 and self._has_room(self.swapped[0]):
-            seqs = self.swapped[0].unfinished_seqs
             has_slot = self.lora_slots.join(self.swapped[0])
-            if not has_slot or not self.preemptor.swapper.can_swap_in(seqs):
+            if not has_slot or not (seqs := self.preemptor.swap_in(self.swapped, output)):
                 return
-            self.swapped.pop(0)
-            output.swaps_in += self.preemptor.swapper.swap_in(seqs)
             self.running += seqs
             for seq in seqs:
                 num_new = self._limit_chunk(seq, self._num_new_tokens(seq, output))
@@ -307,10 +301,9 @@ class Scheduler:
             self._release(seq, swapped)
             seq.status = RequestStatus.PREEMPTED
             output.preempted_req_ids.append(seq.seq_id)
-            self.preemptor.requeue(seq, swapped, index if seq is victims[0] else None)
         self.num_preemptions += 1
         request.num_preemptions += 1
-        self.preemptor.log(request, swapped, self.num_preemptions)
+        self.preemptor.finish(victims, swapped, index, self.num_preemptions)
 
     def _withdraw(self, request: Request, output: SchedulerOutput) -> None:
         """Undo the admission of a request of which a sequence did not fit."""
@@ -354,12 +347,12 @@ class Scheduler:
             if seq_id in sampled and seq_id in self.sequences
         ]
         # 2. Drafts that were rejected are no longer computed.
-        drafted = scheduler_output.scheduled_spec_decode_tokens
         self.spec_decoding_stats = None
-        if drafted:
-            stats = SpecDecodingStats(self.config.num_speculative_tokens)
-            self.spec_decoding_stats = stats
-            give_back_rejected(advancing, drafted, output.sampled_token_ids, stats, self.trace)
+        if drafted := scheduler_output.scheduled_spec_decode_tokens:
+            most = self.config.num_speculative_tokens
+            self.spec_decoding_stats = give_back_rejected(
+                advancing, drafted, output.sampled_token_ids, num_drafts=most, trace=self.trace
+            )
         # 3. Samples fork where their prompt ends.
         updated: list[Sequence] = []
         searching: dict[Request, Beams] = {}
@@ -407,10 +400,6 @@ class Scheduler:
         seq.token_ids.append(token_id)
         if self.trace is not None:
             self.trace.record(Sampled, seq.seq_id, token_id)
-
-    def move_beam(self, move: BeamMove) -> None:
-        """Tell the runner, in the next plan, what became of a beam."""
-        self.next_output.beam_moves.append(move)
 
     def fork(self, seq: Sequence, indices: Iterable[int]) -> list[Sequence]:
         """Fork a sequence. Returns siblings that share its tokens and blocks, beside it."""
