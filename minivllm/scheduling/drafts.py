@@ -11,6 +11,14 @@ from minivllm.trace import Trace
 from minivllm.trace.records import Verified
 
 
+def set_drafts(sequences: Mapping[str, Sequence], drafts: Mapping[str, list[int]]) -> None:
+    """Set the drafts that the next step verifies, of those sequences that still run."""
+    for seq_id, token_ids in drafts.items():
+        seq = sequences.get(seq_id)
+        if seq is not None and seq.status == RequestStatus.RUNNING:
+            seq.spec_token_ids = token_ids
+
+
 def add_drafts(seq: Sequence, num_new: int, output: SchedulerOutput) -> None:
     """Add a sequence's drafts to the step, those among its next ``num_new`` tokens."""
     num_drafts = seq.num_computed_tokens + num_new - seq.num_tokens

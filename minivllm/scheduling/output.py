@@ -92,7 +92,8 @@ class SchedulerOutput:
     lora_loads: list[tuple[LoadedLoRA, int]] = field(default_factory=list)
     # identifiers whose encoder outputs are to be forgotten, first of all
     free_encoder_mm_hashes: list[str] = field(default_factory=list)
-    # items to be encoded before the forward pass: indices into the sequence's ``mm_features``
+    # items to be encoded before the forward pass: indices into the sequence's ``mm_features``; one
+    # of a sequence that gave way is there if others need it
     scheduled_encoder_inputs: dict[str, list[int]] = field(default_factory=dict)
     swaps_out: list[KVCacheBlockSwap] = field(default_factory=list)  # device to host, first of all
     swaps_in: list[KVCacheBlockSwap] = field(default_factory=list)  # host to device, then
@@ -126,7 +127,6 @@ class SchedulerOutput:
         self.num_computed_tokens.pop(seq_id, None)
         self.new_block_ids.pop(seq_id, None)
         self.scheduled_spec_decode_tokens.pop(seq_id, None)
-        self.scheduled_encoder_inputs.pop(seq_id, None)
         self.kv_cache_block_copies[:] = [
             copy for copy in self.kv_cache_block_copies if copy.seq_id != seq_id
         ]

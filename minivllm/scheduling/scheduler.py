@@ -18,10 +18,11 @@ from minivllm.request import Request, RequestStatus, Sequence
 from minivllm.request_protocols import Beams
 from minivllm.scheduling.beams import BeamSearch
 from minivllm.scheduling.checkpoint import Checkpoint, reset
-from minivllm.scheduling.drafts import add_drafts, give_back_rejected
-from minivllm.scheduling.forks import fork
+from minivllm.scheduling.drafts import add_drafts, give_back_rejected, set_drafts
+from minivllm.scheduling.encoder_inputs import make_encoder_inputs
+from minivllm.scheduling.forks import fork, plan_forks
 from minivllm.scheduling.integrity import check_integrity
-from minivllm.scheduling.limits import check_limits
+from minivllm.scheduling.limits import check_items, check_limits
 from minivllm.scheduling.lora_slots import LoRASlots
 from minivllm.scheduling.output import (
     NO_TOKEN,
@@ -63,6 +64,7 @@ class Scheduler:
         self.waiting = RequestQueue(self.policy)
         self.swapped = RequestQueue(self.policy)  # whose blocks are on the host
         self.lora_slots = LoRASlots(config.max_loras, trace)
+        self.encoder_inputs = make_encoder_inputs(config, trace)  # None: a text model
         self.running: list[Sequence] = []  # in order of admission; siblings side by side
         self.next_output = SchedulerOutput()  # gets what happens between two steps
         self.token_budget = 0  # left in the step that is planned
@@ -79,6 +81,7 @@ class Scheduler:
     def check_request(self, request: Request) -> None:
         """Raise ``ValueError`` unless this request can be added and could run on its own."""
         check_limits(request, self.config, self.policy, kv_manager=self.kv_manager)
+        check_items(request, self.encoder_inputs, others=self.requests.values())
         if taken := self.ids_in_use(request):
             raise ValueError(f"request_id {taken[0]!r} is in use; choose another.")
 
@@ -101,10 +104,7 @@ class Scheduler:
 
     def update_draft_token_ids(self, drafts: Mapping[str, list[int]]) -> None:
         """Set the drafts that the next step verifies, by id of running sequences."""
-        for seq_id, token_ids in drafts.items():
-            seq = self.sequences.get(seq_id)
-            if seq is not None and seq.status == RequestStatus.RUNNING:
-                seq.spec_token_ids = token_ids
+        set_drafts(self.sequences, drafts)
 
     def finish_requests(self, request_ids: Iterable[str], status: RequestStatus) -> None:
         """Finish all sequences of requests, waiting or running. Unknown ids are ignored."""
@@ -154,7 +154,7 @@ class Scheduler:
         while index < len(self.running) and self.token_budget > 0:
             seq = self.running[index]
             num_new = self._num_new_tokens(seq, output)
-            if num_new > 1:
+            if num_new > 1 or self.encoder_inputs is not None:
                 num_new = self._limit_chunk(seq, num_new)
             if num_new > 0:  # else it is passed over, like a beam that waits for the others
                 # Out of blocks: preempt until it fits, or this request is itself the victim.
@@ -213,6 +213,8 @@ class Scheduler:
         output.num_computed_tokens[seq.seq_id] = seq.num_computed_tokens
         if seq.spec_token_ids:
             add_drafts(seq, num_new, output)
+        if self.encoder_inputs is not None:
+            self.encoder_inputs.schedule(seq)
         output.has_structured_output_requests |= seq.grammar is not None
         self.token_budget -= num_new + self._num_drafting_slots
 
@@ -220,6 +222,8 @@ class Scheduler:
         """Complete a plan with what holds for all of its sequences, and count it as computed."""
         if self.config.max_loras:
             output.lora_loads = self.lora_slots.activate(self.running)
+        if self.encoder_inputs is not None:
+            self.encoder_inputs.complete(output)
         if self.trace is not None:
             trace_schedule(self.trace, self.running, output)
         for seq_id, num_new in output.num_scheduled_tokens.items():
@@ -227,11 +231,8 @@ class Scheduler:
             # From now on they count as computed: a step planned before this one's tokens are known
             # goes on behind them, and passes over a sequence whose next token is on its way.
             seq.num_computed_tokens += num_new
-            # samples fork where their prompt ends; beams when their candidates are known
-            request = seq.request
-            will_fork = request.n > len(request.seqs) and request.beam_search is None
-            if will_fork and seq.num_computed_tokens >= seq.num_tokens:
-                output.forks[seq_id] = request.seq_ids[1:]
+            if seq.request.n > len(seq.request.seqs):
+                plan_forks(seq, output)
 
     def _start(self, seq: Sequence, num_new: int, output: SchedulerOutput) -> None:
         """Start an admitted sequence; after its siblings there may be no budget left for it."""
@@ -282,13 +283,15 @@ class Scheduler:
     def _limit_chunk(self, seq: Sequence, num_new: int) -> int:
         """Limit a chunk to the budget, and to the long prefill threshold beside other requests.
 
-        It is 0 if what the sequence lacks exceeds the budget, and may not be computed in chunks.
+        It ends before a picture that cannot be encoded in this step. It is 0 if nothing can be
+        computed, or not all that the sequence lacks, and that may not be computed in chunks.
         """
         num_missing = seq.num_tokens - seq.num_computed_tokens
         if num_missing > self.token_budget and not self.config.enable_chunked_prefill:
             return 0
         threshold = self.config.long_prefill_token_threshold if len(self.requests) > 1 else 0
-        return min(num_new, self.token_budget, threshold or num_new)
+        num_new = min(num_new, self.token_budget, threshold or num_new)
+        return num_new if self.encoder_inputs is None else self.encoder_inputs.limit(seq, num_new)
 
     def _preempt(self, request: Request, output: SchedulerOutput) -> None:
         """Preempt a request: swap its blocks to the host or free them, and requeue it."""
@@ -329,6 +332,8 @@ class Scheduler:
             self.kv_manager.free(seq, keep_host_blocks=True)
         else:
             self.kv_manager.free(seq)
+        if self.encoder_inputs is not None:
+            self.encoder_inputs.free(seq)
 
     # -- after a step ------------------------------------------------------------------------------
 
@@ -338,6 +343,8 @@ class Scheduler:
         """Append the sampled tokens, finish, free. Returns the sequences that have any output."""
         if self.trace is not None:
             trace_ranks(self.trace, output)
+        if self.encoder_inputs is not None:
+            self.encoder_inputs.free_processed(scheduler_output, self.sequences)
         # 1. Which sequences have any output? A chunk that did not end its prompt has none, and one
         # that was aborted while the step was on its way is gone.
         sampled = output.sampled_token_ids or output.pooler_output
