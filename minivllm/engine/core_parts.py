@@ -11,7 +11,7 @@ from minivllm.kv.manager import KVCacheManager
 from minivllm.kv_transfer.base import KVConnectorRole
 from minivllm.kv_transfer.factory import make_connector
 from minivllm.scheduling import async_scheduler
-from minivllm.scheduling.remote_kvs import RemoteKVs
+from minivllm.scheduling.remote_kvs import connect
 from minivllm.scheduling.scheduler import Scheduler
 from minivllm.spec_decode.proposer import Drafter
 from minivllm.trace import Trace
@@ -42,7 +42,13 @@ def make_scheduler(config: VllmConfig, kv_cache_config: KVCacheConfig) -> Schedu
     num_blocks = kv_cache_config.num_blocks
     trace = None
     if config.observability_config.trace:
-        trace = Trace(num_blocks, cache.block_size, limits.max_num_batched_tokens)
+        trace = Trace(
+            num_blocks,
+            cache.block_size,
+            limits.max_num_batched_tokens,
+            max_num_encoder_input_tokens=limits.max_num_encoder_input_tokens,
+            encoder_cache_size=limits.encoder_cache_size,
+        )
     is_encoder = config.model_config.is_encoder_only
     usual = EncoderOnlyKVCacheManager if is_encoder else KVCacheManager
     # by position: readers' managers may have other names for them
@@ -57,7 +63,7 @@ def make_scheduler(config: VllmConfig, kv_cache_config: KVCacheConfig) -> Schedu
     connector = make_connector(config, KVConnectorRole.SCHEDULER)
     if connector is not None and config.kv_transfer_config is not None:
         recomputes = config.kv_transfer_config.kv_load_failure_policy == "recompute"
-        scheduler.remote_kvs = RemoteKVs(connector, kv_cache_manager, recomputes, trace)
+        connect(scheduler, connector, recomputes)
     return scheduler
 
 

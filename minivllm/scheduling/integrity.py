@@ -14,6 +14,8 @@ def check_integrity(scheduler: SchedulerState) -> None:
     sequences = scheduler.sequences
     manager = scheduler.kv_manager
     scheduler.lora_slots.check_integrity(running)
+    if scheduler.encoder_inputs is not None:
+        scheduler.encoder_inputs.check_integrity(running)
     manager.check_integrity()
     # each sequence is in one queue, and the dictionaries agree
     remote = scheduler.remote_kvs
@@ -25,8 +27,10 @@ def check_integrity(scheduler: SchedulerState) -> None:
     assert {seq.seq_id: seq for seq in alive} == sequences
     # blocks are where the queues say
     running_ids = {seq.seq_id for seq in running}
-    holding = running_ids.union(*((remote.waiting, remote.sending) if remote is not None else ()))
-    assert set(manager.block_tables) == holding, "running sequences hold blocks, and transfers"
+    moving = set() if remote is None else remote.waiting.keys() | remote.sending.keys()
+    assert set(manager.block_tables) == running_ids | moving, (
+        "running sequences hold blocks, and transfers"
+    )
     to_come = sum(seq.request.num_forks_to_come for seq in running)
     assert len(running) + to_come <= scheduler.config.max_num_seqs
     on_host = {seq.seq_id for request in swapped for seq in request.unfinished_seqs}

@@ -9,7 +9,6 @@ last token computed. One that has ended may hold its blocks a while longer, unti
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Protocol
 
 from minivllm.kv.manager import KVCacheManager
@@ -66,10 +65,6 @@ class RemoteKVs:
         self._given_up: set[str] = set()  # requests whose transfer has failed, computed here
 
     # -- while a step is planned -------------------------------------------------------------------
-
-    def with_waiting(self, waiting: Iterable[Request]) -> list[Request]:
-        """Return all that may be admitted: first those that hold blocks, then those that wait."""
-        return [*self.waiting.values(), *waiting]
 
     def consider(
         self, request: Request, output: SchedulerOutput, scheduler: Admission
@@ -198,3 +193,19 @@ class RemoteKVs:
         self.waiting.clear()
         self.sending.clear()
         self._received.clear()
+
+
+class Connectable(Protocol):
+    """Scheduler, as far as a connector is put into it."""
+
+    kv_manager: KVCacheManager
+    remote_kvs: RemoteKVs | None
+    waiting: RequestQueue
+    trace: Trace | None
+
+
+def connect(scheduler: Connectable, connector: KVConnectorBase, recomputes: bool = False) -> None:
+    """Give a scheduler the RemoteKVs of a connector; arguments as there."""
+    remote = RemoteKVs(connector, scheduler.kv_manager, recomputes, scheduler.trace)
+    scheduler.remote_kvs = remote
+    scheduler.waiting.holding = remote.waiting

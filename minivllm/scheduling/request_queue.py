@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 
 from minivllm.request import Request
@@ -19,6 +19,12 @@ class RequestQueue(list[Request]):
     def __init__(self, policy: SchedulingPolicy):
         super().__init__()
         self._policy = policy
+        # Requests that wait beside the queue and hold blocks already, by id: they come first.
+        self.holding: Mapping[str, Request] = {}
+
+    def in_order(self) -> list[Request]:
+        """Return all that wait, in the order of admission."""
+        return [*self.holding.values(), *self]
 
     def add(self, request: Request) -> int:
         """Insert a request where the policy puts it, behind those with its key.

@@ -18,14 +18,13 @@ from minivllm.request import Request, RequestStatus, Sequence
 from minivllm.request_protocols import Beams
 from minivllm.scheduling.beams import BeamSearch
 from minivllm.scheduling.checkpoint import Checkpoint, reset
-from minivllm.scheduling.drafts import give_back_rejected
-from minivllm.scheduling.forks import fork
+from minivllm.scheduling.drafts import add_drafts, give_back_rejected, set_drafts
+from minivllm.scheduling.encoder_inputs import make_encoder_inputs
+from minivllm.scheduling.forks import fork, plan_forks
 from minivllm.scheduling.integrity import check_integrity
-from minivllm.scheduling.limits import check_limits
+from minivllm.scheduling.limits import check_items, check_limits
 from minivllm.scheduling.lora_slots import LoRASlots
 from minivllm.scheduling.output import (
-    NO_TOKEN,
-    BeamMove,
     ModelRunnerOutput,
     NewRequestData,
     SchedulerOutput,
@@ -34,7 +33,7 @@ from minivllm.scheduling.policies import make_policy
 from minivllm.scheduling.preemption import Preemptor
 from minivllm.scheduling.remote_kvs import RemoteKVs
 from minivllm.scheduling.request_queue import RequestQueue
-from minivllm.scheduling.stop import check_stop
+from minivllm.scheduling.stop import append_until_stop
 from minivllm.scheduling.tracing import trace_ranks, trace_request, trace_schedule
 from minivllm.trace import Trace
 from minivllm.trace.records import Finished, Sampled
@@ -66,6 +65,7 @@ class Scheduler:
         self.swapped = RequestQueue(self.policy)  # whose blocks are on the host
         self.lora_slots = LoRASlots(config.max_loras, trace)
         self.remote_kvs: RemoteKVs | None = None  # set if there is a KV connector
+        self.encoder_inputs = make_encoder_inputs(config, trace)  # None: a text model
         self.running: list[Sequence] = []  # in order of admission; siblings side by side
         self.next_output = SchedulerOutput()  # gets what happens between two steps
         self.token_budget = 0  # left in the step that is planned
@@ -82,10 +82,9 @@ class Scheduler:
     def check_request(self, request: Request) -> None:
         """Raise ``ValueError`` unless this request can be added and could run on its own."""
         check_limits(request, self.config, self.policy, kv_manager=self.kv_manager)
+        check_items(request, self.encoder_inputs, others=self.requests.values())
         if taken := self.ids_in_use(request):
             raise ValueError(f"request_id {taken[0]!r} is in use; choose another.")
-        if self.remote_kvs is not None:
-            self.remote_kvs.connector.check_request(request)
 
     def add_request(self, request: Request) -> None:
         """Add a request to the waiting queue. Raises ``ValueError`` as ``check_request`` does."""
@@ -107,10 +106,7 @@ class Scheduler:
 
     def update_draft_token_ids(self, drafts: Mapping[str, list[int]]) -> None:
         """Set the drafts that the next step verifies, by id of running sequences."""
-        for seq_id, token_ids in drafts.items():
-            seq = self.sequences.get(seq_id)
-            if seq is not None and seq.status == RequestStatus.RUNNING:
-                seq.spec_token_ids = token_ids
+        set_drafts(self.sequences, drafts)
 
     def finish_requests(self, request_ids: Iterable[str], status: RequestStatus) -> None:
         """Finish all sequences of requests, waiting or running. Unknown ids are ignored."""
@@ -160,7 +156,7 @@ class Scheduler:
         while index < len(self.running) and self.token_budget > 0:
             seq = self.running[index]
             num_new = self._num_new_tokens(seq, output)
-            if num_new > 1:
+            if num_new > 1 or self.encoder_inputs is not None:
                 num_new = self._limit_chunk(seq, num_new)
             if num_new > 0:  # else it is passed over, like a beam that waits for the others
                 # Out of blocks: preempt until it fits, or this request is itself the victim.
@@ -177,17 +173,12 @@ class Scheduler:
     def _admit_waiting(self, output: SchedulerOutput) -> None:
         """Admit waiting requests in queue order; stop at the first that does not fit."""
         self.lora_slots.begin(self.running)
-        remote = self.remote_kvs
-        for request in list(self.waiting) if remote is None else remote.with_waiting(self.waiting):
+        for request in self.waiting.in_order():
             # passed over, others may run: its tokens are still on their way, or no slot is free
             if request.is_in_flight or not self.lora_slots.join(request):
                 continue
-            if self.token_budget <= 0 or self.swapped or not self._has_room(request):
-                return
-            fetched = None if remote is None else remote.consider(request, output, self)
-            if fetched is None and self._admit(request, output):
-                self.waiting.remove(request)
-            elif not fetched:
+            no_room = self.token_budget <= 0 or self.swapped or not self._has_room(request)
+            if no_room or not self._admit_or_fetch(request, output):
                 return
 
     def _admit(self, request: Request, output: SchedulerOutput) -> bool:
@@ -215,6 +206,7 @@ class Scheduler:
         if manager.prefix_cache is not None:
             manager.prefix_cache.record_queries(admitted)
         self.running += admitted
+        self.waiting.remove(request)
         return True
 
     def _add_to_output(self, output: SchedulerOutput, seq: Sequence, num_new: int) -> None:
@@ -222,11 +214,17 @@ class Scheduler:
         output.num_scheduled_tokens[seq.seq_id] = num_new
         output.num_computed_tokens[seq.seq_id] = seq.num_computed_tokens
         if seq.spec_token_ids:
-            num_drafts = seq.num_computed_tokens + num_new - seq.num_tokens
-            output.add_drafts(seq.seq_id, seq.spec_token_ids, num_drafts)
-            seq.spec_token_ids = []
+            add_drafts(seq, num_new, output)
+        if self.encoder_inputs is not None:
+            self.encoder_inputs.schedule(seq)
         output.has_structured_output_requests |= seq.grammar is not None
         self.token_budget -= num_new + self._num_drafting_slots
+
+    def _admit_or_fetch(self, request: Request, output: SchedulerOutput) -> bool:
+        """Admit a request, or let its K and V be fetched. False: there is too little room."""
+        remote = self.remote_kvs
+        fetched = None if remote is None else remote.consider(request, output, self)
+        return self._admit(request, output) if fetched is None else fetched
 
     def _complete(self, output: SchedulerOutput) -> None:
         """Complete a plan with what holds for all of its sequences, and count it as computed."""
@@ -234,6 +232,8 @@ class Scheduler:
             output.lora_loads = self.lora_slots.activate(self.running)
         if self.remote_kvs is not None:
             output.kv_connector_metadata = self.remote_kvs.connector.build_connector_meta(output)
+        if self.encoder_inputs is not None:
+            self.encoder_inputs.complete(output)
         if self.trace is not None:
             trace_schedule(self.trace, self.running, output)
         for seq_id, num_new in output.num_scheduled_tokens.items():
@@ -241,11 +241,8 @@ class Scheduler:
             # From now on they count as computed: a step planned before this one's tokens are known
             # goes on behind them, and passes over a sequence whose next token is on its way.
             seq.num_computed_tokens += num_new
-            # samples fork where their prompt ends; beams when their candidates are known
-            request = seq.request
-            will_fork = request.n > len(request.seqs) and request.beam_search is None
-            if will_fork and seq.num_computed_tokens >= seq.num_tokens:
-                output.forks[seq_id] = request.seq_ids[1:]
+            if seq.request.n > len(seq.request.seqs):
+                plan_forks(seq, output)
 
     def _start(self, seq: Sequence, num_new: int, output: SchedulerOutput) -> None:
         """Start an admitted sequence; after its siblings there may be no budget left for it."""
@@ -268,12 +265,9 @@ class Scheduler:
         """Swap requests back in before admitting new ones; they resume where they were."""
         self.lora_slots.begin(self.running)
         while self.swapped and self.token_budget > 0 and self._has_room(self.swapped[0]):
-            seqs = self.swapped[0].unfinished_seqs
             has_slot = self.lora_slots.join(self.swapped[0])
-            if not has_slot or not self.preemptor.swapper.can_swap_in(seqs):
+            if not has_slot or not (seqs := self.preemptor.swap_in(self.swapped, output)):
                 return
-            self.swapped.pop(0)
-            output.swaps_in += self.preemptor.swapper.swap_in(seqs)
             for seq in seqs:
                 self.resume(seq, output)
 
@@ -303,13 +297,15 @@ class Scheduler:
     def _limit_chunk(self, seq: Sequence, num_new: int) -> int:
         """Limit a chunk to the budget, and to the long prefill threshold beside other requests.
 
-        It is 0 if what the sequence lacks exceeds the budget, and may not be computed in chunks.
+        It ends before a picture that cannot be encoded in this step. It is 0 if nothing can be
+        computed, or not all that the sequence lacks, and that may not be computed in chunks.
         """
         num_missing = seq.num_tokens - seq.num_computed_tokens
         if num_missing > self.token_budget and not self.config.enable_chunked_prefill:
             return 0
         threshold = self.config.long_prefill_token_threshold if len(self.requests) > 1 else 0
-        return min(num_new, self.token_budget, threshold or num_new)
+        num_new = min(num_new, self.token_budget, threshold or num_new)
+        return num_new if self.encoder_inputs is None else self.encoder_inputs.limit(seq, num_new)
 
     def _preempt(self, request: Request, output: SchedulerOutput) -> None:
         """Preempt a request: swap its blocks to the host or free them, and requeue it."""
@@ -322,10 +318,9 @@ class Scheduler:
             self._release(seq, swapped)
             seq.status = RequestStatus.PREEMPTED
             output.preempted_req_ids.append(seq.seq_id)
-            self.preemptor.requeue(seq, swapped, index if seq is victims[0] else None)
         self.num_preemptions += 1
         request.num_preemptions += 1
-        self.preemptor.log(request, swapped, self.num_preemptions)
+        self.preemptor.finish(victims, swapped, index, self.num_preemptions)
 
     def _withdraw(self, request: Request, output: SchedulerOutput) -> None:
         """Undo the admission of a request of which a sequence did not fit."""
@@ -345,12 +340,14 @@ class Scheduler:
         output.remove(seq.seq_id)
         seq.spec_token_ids = []
 
-    def _release(self, seq: Sequence, swapped: bool = False) -> None:
+    def _release(self, seq: Sequence, swapped: bool = False, blocks_stay: bool = False) -> None:
         """Release all that a sequence holds, but for host blocks if it was swapped out."""
         if swapped:
             self.kv_manager.free(seq, keep_host_blocks=True)
-        else:
+        elif not stays:
             self.kv_manager.free(seq)
+        if self.encoder_inputs is not None:
+            self.encoder_inputs.free(seq)
 
     # -- after a step ------------------------------------------------------------------------------
 
@@ -360,6 +357,8 @@ class Scheduler:
         """Append the sampled tokens, finish, free. Returns the sequences that have any output."""
         if self.trace is not None:
             trace_ranks(self.trace, output)
+        if self.encoder_inputs is not None:
+            self.encoder_inputs.free_processed(scheduler_output, self.sequences)
         # 1. Which sequences have any output? A chunk that did not end its prompt has none, and one
         # that was aborted while the step was on its way is gone.
         sampled = output.sampled_token_ids or output.pooler_output
@@ -369,12 +368,12 @@ class Scheduler:
             if seq_id in sampled and seq_id in self.sequences
         ]
         # 2. Drafts that were rejected are no longer computed.
-        drafted = scheduler_output.scheduled_spec_decode_tokens
         self.spec_decoding_stats = None
-        if drafted:
-            stats = SpecDecodingStats(self.config.num_speculative_tokens)
-            self.spec_decoding_stats = stats
-            give_back_rejected(advancing, drafted, output.sampled_token_ids, stats, self.trace)
+        if drafted := scheduler_output.scheduled_spec_decode_tokens:
+            most = self.config.num_speculative_tokens
+            self.spec_decoding_stats = give_back_rejected(
+                advancing, drafted, output.sampled_token_ids, num_drafts=most, trace=self.trace
+            )
         # 3. Samples fork where their prompt ends.
         updated: list[Sequence] = []
         searching: dict[Request, Beams] = {}
@@ -404,19 +403,7 @@ class Scheduler:
 
     def _append_sampled(self, seq: Sequence, token_ids: list[int]) -> None:
         """Append a step's tokens to a sequence; the one that ends it is the last that is kept."""
-        for i, token_id in enumerate(token_ids):
-            no_token = token_id == NO_TOKEN
-            if no_token or (seq.grammar is not None and not seq.grammar.accept_tokens([token_id])):
-                del token_ids[i:]  # those that are left count
-                self.finish(seq, RequestStatus.FINISHED_ERROR)
-                return
-            self.append(seq, token_id)
-            end = check_stop(seq, self.config.max_model_len)
-            if end is not None:
-                del token_ids[i + 1 :]
-                status, stop_reason = end
-                self.finish(seq, status, stop_reason)
-                return
+        append_until_stop(seq, token_ids, self.config.max_model_len, update=self)
 
     # -- what changes a sequence; a beam search asks for it, too -----------------------------------
 
@@ -425,10 +412,6 @@ class Scheduler:
         seq.token_ids.append(token_id)
         if self.trace is not None:
             self.trace.record(Sampled, seq.seq_id, token_id)
-
-    def move_beam(self, move: BeamMove) -> None:
-        """Tell the runner, in the next plan, what became of a beam."""
-        self.next_output.beam_moves.append(move)
 
     def fork(self, seq: Sequence, indices: Iterable[int]) -> list[Sequence]:
         """Fork a sequence. Returns siblings that share its tokens and blocks, beside it."""
@@ -443,8 +426,8 @@ class Scheduler:
             self.running.remove(seq)
         seq.status = status
         seq.stop_reason = stop_reason
-        if self.remote_kvs is None or not self.remote_kvs.keeps(seq):
-            self._release(seq)
+        stays = self.remote_kvs is not None and self.remote_kvs.keeps(seq)
+        self._release(seq, stays=stays)
         del self.sequences[seq.seq_id]
         self.next_output.finish(seq.seq_id)
         if self.trace is not None:

@@ -5,7 +5,10 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 from minivllm.request import RequestStatus, Sequence
+from minivllm.scheduling.output import NO_TOKEN
 
 
 def check_stop(seq: Sequence, max_model_len: int) -> tuple[RequestStatus, int | None] | None:
@@ -27,3 +30,39 @@ def check_stop(seq: Sequence, max_model_len: int) -> tuple[RequestStatus, int | 
     if num_tokens - seq.num_prompt_tokens == params.max_tokens or num_tokens >= max_model_len:
         return RequestStatus.FINISHED_LENGTH_CAPPED, None
     return None
+
+
+class Update(Protocol):
+    """Scheduler, as far as a sequence grows and ends by it."""
+
+    def append(self, seq: Sequence, token_id: int) -> None: ...
+
+    def finish(
+        self, seq: Sequence, status: RequestStatus, stop_reason: int | str | None = None
+    ) -> None: ...
+
+
+def append_until_stop(
+    seq: Sequence, token_ids: list[int], max_model_len: int, update: Update
+) -> None:
+    """Append a step's tokens to a sequence, up to the one that ends it.
+
+    Args:
+        seq: gets them.
+        token_ids: sampled; those that do not count are taken out.
+        max_model_len: its longest length.
+        update: the scheduler.
+    """
+    for i, token_id in enumerate(token_ids):
+        no_token = token_id == NO_TOKEN
+        if no_token or (seq.grammar is not None and not seq.grammar.accept_tokens([token_id])):
+            del token_ids[i:]  # those that are left count
+            update.finish(seq, RequestStatus.FINISHED_ERROR)
+            return
+        update.append(seq, token_id)
+        end = check_stop(seq, max_model_len)
+        if end is not None:
+            del token_ids[i + 1 :]
+            status, stop_reason = end
+            update.finish(seq, status, stop_reason)
+            return

@@ -18,7 +18,7 @@ from minivllm.lab.sim.stub_runner import StubRunner
 from minivllm.request import RequestStatus
 from minivllm.scheduling.batch_queue import BatchQueue
 from minivllm.scheduling.livelock import check_progress
-from minivllm.scheduling.remote_kvs import RemoteKVs
+from minivllm.scheduling.remote_kvs import connect
 from minivllm.scheduling.scheduler import Scheduler
 from minivllm.trace import Trace
 
@@ -61,8 +61,8 @@ class Engine:
         )
         self.scheduler = Scheduler(config, manager, self.trace)
         self.connector = connector or ScriptedConnector()
-        self.remote = RemoteKVs(self.connector, manager, recomputes, self.trace)
-        self.scheduler.remote_kvs = self.remote
+        connect(self.scheduler, self.connector, recomputes)
+        self.remote = self.scheduler.remote_kvs
         self.queue = BatchQueue(self.scheduler, 1)
         self.runner = StubRunner()
         self.plans = []

@@ -11,6 +11,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from minivllm.lab.sim.replay_kv import ScriptedConnector
+from minivllm.lab.sim.replay_encoder import EncoderCacheRecorder
 from minivllm.lab.sim.stub_runner import StubRunner
 from minivllm.logger import silenced
 from minivllm.request import Request, RequestStatus
@@ -28,6 +29,7 @@ class CallRecorder:
         abort_steps: ids of those that are aborted at the beginning of a call.
         size: plans that may be in flight.
         describe: the plan's scheduled sequences as entries of the recording.
+        encoder: describes items.
         connector: the scheduler's, in mode "kv".
     """
 
@@ -38,11 +40,13 @@ class CallRecorder:
         abort_steps: dict[str, int],
         size: int,
         describe: Callable[[SchedulerOutput], list[dict[str, Any]]],
+        encoder: EncoderCacheRecorder,
         connector: ScriptedConnector | None = None,
     ):
         self.scheduler = scheduler
         self.connector = connector
         self.describe = describe
+        self.encoder = encoder
         self.requests = requests
         self.abort_steps = abort_steps
         self.queue = BatchQueue(scheduler, size)
@@ -84,8 +88,9 @@ class CallRecorder:
             "total": plan.total_num_scheduled_tokens,
             "preempted": plan.preempted_req_ids,
             "running": [seq.seq_id for seq in scheduler.running],
-            "waiting": [request.request_id for request in self._waiting()],
+            "waiting": [request.request_id for request in scheduler.waiting.in_order()],
             "free_blocks": scheduler.kv_manager.block_pool.num_free_blocks,
+            **self.encoder.after_schedule(plan),
         }
         future: Future[ModelRunnerOutput] = Future()
         output = self.runner.execute(plan)
@@ -95,10 +100,6 @@ class CallRecorder:
         self._made[id(plan)] = self.number, list(output.sampled_token_ids)
         future.set_result(output)
         return future
-
-    def _waiting(self) -> list[Request]:
-        waiting, remote = self.scheduler.waiting, self.scheduler.remote_kvs
-        return list(waiting) if remote is None else remote.with_waiting(waiting)
 
     def _describe_transfers(self) -> None:
         manager = self.scheduler.kv_manager
@@ -123,6 +124,7 @@ class CallRecorder:
             "discarded": [name for name in computed if name not in sampled],
             "finished": [r.request_id for r in self.requests if r.request_id in finished],
             "free_blocks_after": scheduler.kv_manager.block_pool.num_free_blocks,
+            **self.encoder.after_update(),
         }
         if (ended := output.kv_connector_output) is not None:
             moved = {
