@@ -17,8 +17,8 @@ PACKAGE = ROOT / "minivllm"
 # Lines of code at most, in the order of reading. A feature that comes may raise its shelf's bound.
 BOUNDS = {
     "evening": 1_430,
-    "engine": 20_300,
-    "server": 5_800,
+    "engine": 23_200,
+    "server": 6_000,
     "course": 14_000,
     "lab": 14_000,
     "xray": 3_200,

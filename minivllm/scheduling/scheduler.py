@@ -340,7 +340,7 @@ class Scheduler:
         output.remove(seq.seq_id)
         seq.spec_token_ids = []
 
-    def _release(self, seq: Sequence, swapped: bool = False, blocks_stay: bool = False) -> None:
+    def _release(self, seq: Sequence, swapped: bool = False, stays: bool = False) -> None:
         """Release all that a sequence holds, but for host blocks if it was swapped out."""
         if swapped:
             self.kv_manager.free(seq, keep_host_blocks=True)

@@ -14,7 +14,6 @@ from minivllm.kv.manager import KVCacheManager
 from minivllm.lab.sim.drafting import check_speculative, fake_drafts
 from minivllm.lab.sim.loop import Step, fake_execute, run_steps
 from minivllm.lab.sim.make import make_request, make_vllms_scheduler
-from minivllm.lab.sim.replay_kv import ScriptedConnector, check_kv_role, check_transfer
 from minivllm.lab.sim.replay_encoder import (
     EncoderCacheRecorder,
     encoder_limits,
@@ -22,6 +21,7 @@ from minivllm.lab.sim.replay_encoder import (
     validate_encoder_config,
     validate_items,
 )
+from minivllm.lab.sim.replay_kv import ScriptedConnector, check_kv_role, check_transfer
 from minivllm.lab.sim.replay_queue import CallRecorder
 from minivllm.lora.request import LoRARequest
 from minivllm.pooling_params import PoolingParams

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from typing import Any
 
-from minivllm.lab.sim.replay_kv import ScriptedConnector
 from minivllm.lab.sim.replay_encoder import EncoderCacheRecorder
+from minivllm.lab.sim.replay_kv import ScriptedConnector
 from minivllm.lab.sim.stub_runner import StubRunner
 from minivllm.logger import silenced
 from minivllm.request import Request, RequestStatus
