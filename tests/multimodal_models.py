@@ -69,7 +69,7 @@ def pixels(name: str) -> np.ndarray:
 
 
 def with_pictures(parts: list, num_embeds: int = 16) -> tuple[list[int], list]:
-    """A prompt's token ids and its features; among the ids of ``parts`` names stand for pictures."""
+    """A prompt's token ids and features; names among the ids of ``parts`` stand for pictures."""
     token_ids: list[int] = []
     features = []
     for part in parts:

@@ -37,14 +37,16 @@ class MultiModalRunner(ModelRunner):
     def execute_model(self, scheduler_output: SchedulerOutput) -> ModelRunnerOutput:
         """Compute one step: see ``ModelRunner.execute_model``."""
         self.encoder_runner.forget(scheduler_output)
-        return super().execute_model(scheduler_output)
+        try:
+            return super().execute_model(scheduler_output)
+        finally:
+            self._placeholders = None
 
     def prepare_inputs(self, scheduler_output: SchedulerOutput) -> BatchTensors:
         """Encode the plan's items, and lay all scheduled tokens side by side."""
         states = self.input_batch.states
         self.encoder_runner.encode(scheduler_output, states)
         found = self.encoder_runner.gather(scheduler_output, states)
-        self._placeholders = None
         if found is not None:
             rows, embeddings = found
             self._placeholders = make_tensor(rows, "int64", self.device), embeddings
