@@ -4,21 +4,27 @@ from __future__ import annotations
 
 from typing import Any
 
+from minivllm.models.decoder import DecoderModel
 from minivllm.models.registry import get_decoders
 from minivllm.utils.validation import check, is_int
 
 
-def language_half(hf: Any) -> dict[str, Any]:
+def language_half(hf: Any, decoder: type[DecoderModel] | None = None) -> dict[str, Any]:
     """The ``ModelConfig`` fields of the decoder of a whole config.
+
+    Args:
+        hf: the whole config.
+        decoder: its class; None: as its ``model_type`` says.
 
     Raises:
         ValueError: for a decoder that we do not have.
     """
     text = hf.get_text_config()
-    decoders = get_decoders()
-    known = ", ".join(decoders)
-    check(text.model_type in decoders, "text_config.model_type", text.model_type, f"one of {known}")
-    decoder = decoders[text.model_type]
+    if decoder is None:
+        decoders = get_decoders()
+        allowed = f"one of {', '.join(decoders)}"
+        check(text.model_type in decoders, "text_config.model_type", text.model_type, allowed)
+        decoder = decoders[text.model_type]
     return decoder.read_config(text) | {
         "architecture": decoder.__name__,
         "tie_word_embeddings": hf.tie_word_embeddings,

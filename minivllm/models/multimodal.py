@@ -23,6 +23,8 @@ from minivllm.models.checkpoint import CheckpointMixin
 from minivllm.models.encoder import EncoderAttention
 from minivllm.models.layers import MLP, LayerNorm
 from minivllm.models.model_config import ModelConfig
+from minivllm.models.mrope import MRopePositions
+from minivllm.multimodal.inputs import MultiModalFeatureSpec
 
 Weights = Iterable[tuple[str, torch.Tensor]]
 Item = Mapping[str, np.ndarray]  # a picture or a sound, as its processor has made it
@@ -121,8 +123,23 @@ class MultiModalEncoder(CheckpointMixin):
         """
 
     @abstractmethod
-    def largest_item(self) -> tuple[str, Item, int]:
-        """An item with the most embeddings: its modality, its arrays, how many it has."""
+    def largest_item(self, max_embeds: int) -> tuple[str, Item, int]:
+        """An item with the most embeddings: its modality, its arrays, how many it has.
+
+        Args:
+            max_embeds: that a prompt and a step have room for, where sizes differ.
+        """
+
+    def positions(
+        self, features: list[MultiModalFeatureSpec], num_prompt_tokens: int
+    ) -> MRopePositions | None:
+        """Positions of a prompt's tokens, and of those behind it; None: their places.
+
+        Args:
+            features: of the prompt, by offset.
+            num_prompt_tokens: how long it is.
+        """
+        return None
 
     def load_weights(self, weights: Weights) -> None:
         """Fill parameters from a whole checkpoint, as ``CheckpointMixin`` does."""
