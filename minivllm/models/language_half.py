@@ -1,7 +1,8 @@
-"""language_half: the decoder of a model of pictures or sound, as a text model's config says it."""
+"""What a model of pictures or sound says of its language half: its decoder, its placeholders."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from minivllm.models.decoder import DecoderModel
@@ -46,3 +47,15 @@ def placeholder_id(hf: Any, *names: str) -> int:
     ok = is_int(value, 0) and value < size
     check(ok, f"{names[0]} in config.json", value, f"a token, from 0 to {size - 1}")
     return value
+
+
+def placeholder_texts(tokenizer: Any, **ids: int) -> dict[str, str]:
+    """The text of each modality's placeholder."""
+    if tokenizer is None:
+        return {modality: f"<{modality}>" for modality in ids}
+    return {modality: tokenizer.convert_ids_to_tokens(token) for modality, token in ids.items()}
+
+
+def check_modality(modality: str, known: Mapping[str, Any]) -> None:
+    """Raise ``ValueError`` for a modality that a model does not read."""
+    check(modality in known, "modality", modality, f"one of {', '.join(known)} for this model")

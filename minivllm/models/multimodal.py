@@ -154,9 +154,11 @@ class MultiModalEncoder(CheckpointMixin):
                 yield self.convert(name, tensor)
 
     def convert(self, name: str, tensor: torch.Tensor) -> tuple[str, torch.Tensor]:
-        """Lay a checkpoint's tensor out as its parameter here is; a patch is one row of numbers."""
-        is_patch = ".patch_embed" in name and name.endswith("weight")
-        return name, tensor.flatten(1) if is_patch else tensor
+        """Lay a checkpoint's tensor out as its parameter here is.
+
+        A convolution is a product here: what each output sees is one row of numbers.
+        """
+        return name, tensor.flatten(1) if tensor.dim() > 2 else tensor
 
     @classmethod
     def language_weights(cls, weights: Weights) -> Iterator[tuple[str, torch.Tensor]]:

@@ -28,6 +28,7 @@ MODELS = {
 MULTIMODAL_MODELS = {
     "LlavaForConditionalGeneration": "minivllm.models.llava",
     "Qwen2VLForConditionalGeneration": "minivllm.models.qwen2_vl",
+    "Qwen2AudioForConditionalGeneration": "minivllm.models.qwen2_audio",
 }
 # Models whose code comes with their weights, which is never run, and what reads such prompts here
 _INSTEAD = {
