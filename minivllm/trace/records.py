@@ -58,6 +58,40 @@ class LoRAEvicted(LoRARecord):
 
 
 @dataclass(frozen=True, slots=True)
+class ItemRecord(Record):
+    """Base of records about items, such as pictures, and sequences that refer to them."""
+
+    seq_id: str
+    identifier: str
+
+
+@dataclass(frozen=True, slots=True)
+class ItemReferred(ItemRecord):
+    """A sequence refers to an item in the encoder cache: to a new entry, unless there is one."""
+
+    num_embeds: int
+
+
+@dataclass(frozen=True, slots=True)
+class ItemEncoded(ItemRecord):
+    """An item of a sequence is encoded in this step."""
+
+    num_embeds: int
+
+
+@dataclass(frozen=True, slots=True)
+class ItemFreed(ItemRecord):
+    """A sequence needs an item no longer. The entry stays until its room is needed."""
+
+
+@dataclass(frozen=True, slots=True)
+class ItemEvicted(Record):
+    """An item left the encoder cache."""
+
+    identifier: str
+
+
+@dataclass(frozen=True, slots=True)
 class StepStarted(Record):
     """``schedule()`` begins. ``time`` is in seconds of the trace's clock since it began."""
 
