@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from minivllm.config.lora import LoRAConfig
+from minivllm.config.multimodal import MultiModalConfig
 from minivllm.config.parallel import ParallelConfig
 from minivllm.config.pooler import PoolerConfig as PoolerConfig  # for users, as in vLLM
 from minivllm.config.speculative import SpeculativeConfig
@@ -122,6 +123,7 @@ class VllmConfig:
     speculative_config: SpeculativeConfig | None = None  # None: one token a step
     draft_model_config: Any = None  # a ModelConfig, too
     lora_config: LoRAConfig | None = None  # None: no request has an adapter
+    multimodal_config: MultiModalConfig = field(default_factory=MultiModalConfig)
     seed: int = 0  # where requests without a seed of their own get theirs
     max_logprobs: int = 20  # the most best tokens that a request may ask about; -1: all
 

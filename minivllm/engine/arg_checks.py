@@ -49,6 +49,8 @@ def check_values(args: Any) -> None:
     int_from("max_num_batched_tokens", 1, optional=True)
     int_from("max_num_seqs", 1, optional=True)
     int_from("long_prefill_token_threshold", 0)
+    int_from("max_num_encoder_input_tokens", 1, optional=True)
+    int_from("encoder_cache_size", 1, optional=True)
     check(is_int(args.seed, 0), "seed", args.seed, "an integer of at least 0")
     share = args.gpu_memory_utilization
     ok = is_number(share) and 0 < share <= 1

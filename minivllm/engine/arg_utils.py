@@ -24,6 +24,7 @@ from minivllm.config import (
 )
 from minivllm.config.async_scheduling import resolve_async_scheduling
 from minivllm.config.lora import LoRAConfig, make_lora_config
+from minivllm.config.multimodal import make_multimodal_config, parse_limits
 from minivllm.config.parallel import ParallelConfig
 from minivllm.config.pooler import PoolerConfig
 from minivllm.config.speculative import (
@@ -39,6 +40,7 @@ from minivllm.config.structured_outputs import (
 from minivllm.engine.arg_checks import check_values
 from minivllm.engine.device import resolve_device, resolve_dtype
 from minivllm.engine.model_files import is_quantized_in_float16, read_model_config
+from minivllm.engine.multimodal import encoder_limits
 from minivllm.logger import init_logger
 from minivllm.models.generation_config import sampling_defaults
 from minivllm.models.hub import generation_directory, model_directory, tokenizer_directory
@@ -155,6 +157,20 @@ class EngineArgs:
     override_pooler_config: dict | PoolerConfig | None = None  # 0.6.6's name for pooler_config
     hf_overrides: dict | None = None  # fields to be read in place of config.json's
 
+    # pictures, sounds and videos in prompts
+    # {"image": 2} or image=2: the most of a prompt; of others 999
+    limit_mm_per_prompt: dict | str | None = None
+    mm_processor_kwargs: dict | None = None  # options of the model's own processor
+    media_io_kwargs: dict | None = None  # {"image": {"rgba_background_color": [0, 0, 0]}}
+    mm_processor_cache_gb: float = 4  # GiB of processed items that are kept
+    interleave_mm_strings: bool = False  # placeholders stay among a message's text parts
+    allowed_local_media_path: str = ""  # the directory below which requests may name files
+    allowed_media_domains: list[str] | None = None  # hosts from which requests may name pictures
+    # embeddings that one step may encode; None: the budget of tokens, or one whole item
+    max_num_encoder_input_tokens: int | None = None
+    encoder_cache_size: int | None = None  # embeddings that are kept; None: as many
+    disable_chunked_mm_input: bool = False  # True: no chunk ends within an item
+
     # requests that say nothing: "auto": the model's generation_config.json has their defaults;
     # "vllm": vLLM's own
     generation_config: str = "auto"  # "auto", "vllm", or a directory with a generation_config.json
@@ -182,6 +198,11 @@ class EngineArgs:
         for name in (*SHORT_NAMES, *compat.SPECULATIVE_NAMES, "guided_decoding_backend",
                      "override_pooler_config"):  # fmt: skip
             setattr(self, name, None)
+        self.limit_mm_per_prompt = parse_limits(self.limit_mm_per_prompt) or None
+        self.allowed_media_domains = self.allowed_media_domains or None
+        for name in ("mm_processor_kwargs", "media_io_kwargs"):
+            setattr(self, name, getattr(self, name) or None)
+        make_multimodal_config(self)  # raises for a value that cannot be
         self._lora_config()
         self._pooling_request()
         self._parallel_config().check()
@@ -318,6 +339,14 @@ class EngineArgs:
             speculative_config=speculative_config,
             parallel_config=parallel_config,
         )
+        multimodal_config = make_multimodal_config(self)
+        encoder = encoder_limits(
+            self,
+            model_config,
+            directory,
+            multimodal_config=multimodal_config,
+            max_num_batched_tokens=limits.max_num_batched_tokens,
+        )
         return VllmConfig(
             model_config=model_config,
             load_config=LoadConfig(
@@ -341,6 +370,8 @@ class EngineArgs:
                 num_sampled_tokens_per_step=0 if model_config.runner_type == "pooling" else 1,
                 max_loras=0 if lora_config is None else lora_config.max_loras,
                 async_scheduling=async_scheduling,
+                disable_chunked_mm_input=self.disable_chunked_mm_input,
+                **encoder,
                 **slots_for_drafts(
                     speculative_config, limits.max_model_len, limits.max_num_batched_tokens
                 ),
@@ -361,6 +392,7 @@ class EngineArgs:
             speculative_config=speculative_config,
             draft_model_config=draft_config,
             lora_config=lora_config,
+            multimodal_config=multimodal_config,
             seed=self.seed,
             max_logprobs=self.max_logprobs,
         )
