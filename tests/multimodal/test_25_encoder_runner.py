@@ -1,5 +1,7 @@
 """EncoderRunner and MultiModalRunner, driven by plans that are written here."""
 
+from dataclasses import replace
+
 import multimodal_models as small
 import pytest
 import torch
@@ -11,6 +13,7 @@ from minivllm.lab.oracle import encode as oracle_encode
 from minivllm.lab.oracle import next_token_logits
 from minivllm.multimodal.inputs import MultiModalFeatureSpec, PlaceholderRange
 from minivllm.scheduling.output import NewRequestData, SchedulerOutput
+from minivllm.worker.profiling import largest_items
 
 CPU = torch.device("cpu")
 BLOCK_SIZE = 4
@@ -205,16 +208,18 @@ def test_a_graph_is_replayed_only_without_placeholders(runner):
 
 def test_the_memory_profile_has_a_step_with_the_largest_items(llm):
     (worker,) = workers_of(llm)
-    features = worker._largest_items(50)
+    limits = replace(worker.config.scheduler_config, max_num_encoder_input_tokens=50)
+    features = largest_items(worker.encoder, limits)
     assert [(f.mm_position.offset, f.mm_position.length) for f in features] == [
         (0, 16), (16, 16), (32, 16),
     ]  # fmt: skip
-    assert len(worker._largest_items(3)) == 1
+    assert len(largest_items(worker.encoder, replace(limits, max_num_encoder_input_tokens=3))) == 1
     whole = worker._activations()
-    worker.encoder, encoder = None, worker.encoder
+    encoder = worker.encoder
+    worker.encoder = None
     try:
         assert worker._activations() < whole
     finally:
         worker.encoder = encoder
-    towers = sum(p.nbytes for p in worker.encoder.parameters())
+    towers = sum(p.nbytes for p in encoder.parameters())
     assert worker._weight_bytes() - towers == sum(p.nbytes for p in worker.model.parameters())
