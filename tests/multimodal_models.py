@@ -118,6 +118,15 @@ def make_qwen2_vl(**text):
     return randomized(transformers.Qwen2VLForConditionalGeneration(config))
 
 
+def save_qwen2_vl(model, directory):
+    """Save it with an image processor whose pictures have up to 60 embeddings."""
+    model.save_pretrained(directory)
+    transformers.Qwen2VLImageProcessorPil(
+        patch_size=4, size={"shortest_edge": 64, "longest_edge": 60 * 64}
+    ).save_pretrained(directory)
+    return directory
+
+
 def grid_item(name: str, grid: tuple[int, int, int], offset: int) -> MultiModalFeatureSpec:
     """A picture or, of several frames, a video whose patches lie so."""
     frames, rows, columns = grid

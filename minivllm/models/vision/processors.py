@@ -1,4 +1,4 @@
-"""Processors of pictures: transformers' own on PIL and numpy, and how many placeholders they need."""
+"""Processors of pictures: transformers' own on PIL and numpy, and the placeholders they need."""
 
 from __future__ import annotations
 
