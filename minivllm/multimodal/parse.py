@@ -126,4 +126,4 @@ def _is_audio(value: Any) -> bool:
         return len(value) == 2 and not isinstance(value[1], tuple) and _ndim(value[1]) == 0
     if isinstance(value, list):
         return len(value) > 0 and not any(isinstance(v, tuple) or _ndim(v) for v in value)
-    return True
+    return _ndim(value) != 2  # of one without a rate, as in vLLM, each row is a sound

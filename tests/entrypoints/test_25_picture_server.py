@@ -203,7 +203,7 @@ def waiting_network(port):
 
 
 def test_who_waits_for_a_picture_holds_up_no_other(directory, port):
-    """As many as there are threads for pictures: texts and the engine go on meanwhile."""
+    """More than there are threads for pictures: texts and the engine go on meanwhile."""
     part = image_part("http://pictures.example/a.png")
     with start(directory, "--allowed-media-domains", *DOMAINS) as running:
         connector = running.engine.input_processor.multimodal.connector

@@ -389,7 +389,8 @@ END = "<|im_end|>\n<|im_start|>assistant\n"
         (["In <image>", image_part(URL), "and", image_part(URL)], "<image>\nIn <image>\nand"),
         (["In <|image_1|>", "and <|image_2|>", image_part(URL), image_part(URL)],
          "In <image>\nand <image>"),
-        ([image_part(URL)], "<image>\n"),
+        ([image_part(URL)], "<image>"),
+        ([{"type": "image_url", "image_url": URL, "uuid": "named"}], "<image>"),
         (["a", "b"], "a\nb"),
     ],
 )  # fmt: skip
