@@ -28,7 +28,7 @@ def language_half(hf: Any, decoder: type[DecoderModel] | None = None) -> dict[st
         decoder = decoders[text.model_type]
     return decoder.read_config(text) | {
         "architecture": decoder.__name__,
-        "tie_word_embeddings": hf.tie_word_embeddings,
+        "tie_word_embeddings": getattr(hf, "tie_word_embeddings", text.tie_word_embeddings),
     }
 
 
