@@ -1,4 +1,4 @@
-"""What a model of pictures or sound says of its language half: its decoder, its placeholders."""
+"""The language half of a model of pictures or sound: its decoder, its placeholders."""
 
 from __future__ import annotations
 

@@ -88,9 +88,7 @@ def test_another_modality_is_refused(llava):
 
 def test_a_directory_without_a_processor_is_named(tmp_path):
     small.make_llava("clip", "llama").save_pretrained(tmp_path)
-    with pytest.raises(
-        ValueError, match=r"no image processor can be read from .*preprocessor_"
-    ):
+    with pytest.raises(ValueError, match=r"no image processor can be read from .*preprocessor_"):
         processor_of(tmp_path)
 
 
