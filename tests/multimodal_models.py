@@ -169,3 +169,39 @@ def their_grid_logits(model, token_ids: list[int], features: list) -> torch.Tens
     model.model.rope_deltas = None
     with torch.no_grad():
         return model(**inputs).logits[0, -1]
+
+
+# -- Qwen2-Audio -------------------------------------------------------------------------------
+
+NUM_MELS = 8
+MOMENTS = 100  # of a sound that is as long as may be
+
+
+def make_qwen2_audio():
+    """A Qwen2-Audio of transformers that hears up to a second."""
+    config = transformers.Qwen2AudioConfig(
+        audio_config={
+            "num_mel_bins": NUM_MELS, "encoder_layers": 2, "encoder_attention_heads": 4,
+            "encoder_ffn_dim": 40, "d_model": 24, "max_source_positions": MOMENTS // 2,
+        },
+        text_config={
+            "model_type": "qwen2", **_TEXT, "num_key_value_heads": 2, "intermediate_size": 48,
+        },
+        audio_token_index=PLACEHOLDER,
+    )  # fmt: skip
+    return randomized(transformers.Qwen2AudioForConditionalGeneration(config))
+
+
+def save_qwen2_audio(model, directory):
+    """Save it with its feature extractor."""
+    model.save_pretrained(directory)
+    transformers.WhisperFeatureExtractor(
+        feature_size=NUM_MELS, chunk_length=1, sampling_rate=16000, hop_length=160, n_fft=400
+    ).save_pretrained(directory)
+    return directory
+
+
+def samples(name: str, num_samples: int) -> np.ndarray:
+    """A sound, drawn from its name."""
+    generator = np.random.default_rng(list(name.encode()))
+    return generator.standard_normal(num_samples, np.float32) / 3

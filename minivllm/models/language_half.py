@@ -1,11 +1,12 @@
-"""What a model of pictures or sound says of its language half: its decoder, its placeholders."""
+"""The language half of a model of pictures or sound: its decoder, its placeholders."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from minivllm.models.decoder import DecoderModel
+from minivllm.models.multimodal import plain_name
 from minivllm.models.registry import get_decoders
 from minivllm.utils.validation import check, is_int
 
@@ -28,8 +29,20 @@ def language_half(hf: Any, decoder: type[DecoderModel] | None = None) -> dict[st
         decoder = decoders[text.model_type]
     return decoder.read_config(text) | {
         "architecture": decoder.__name__,
-        "tie_word_embeddings": hf.tie_word_embeddings,
+        "tie_word_embeddings": getattr(hf, "tie_word_embeddings", text.tie_word_embeddings),
     }
+
+
+def decoder_name(name: str, known: Collection[str]) -> str:
+    """The name that a decoder's own checkpoint would have for a layer.
+
+    Args:
+        name: in one of the whole model, of any release of transformers.
+        known: names of the decoder's layers.
+    """
+    plain = plain_name(name)
+    longer = (one for one in known if one.endswith(f".{plain}"))
+    return plain if plain in known else next(longer, plain)
 
 
 def placeholder_id(hf: Any, *names: str) -> int:

@@ -20,7 +20,7 @@ from minivllm.models.model_config import ModelConfig
 from minivllm.models.multimodal import Item, MultiModalEncoder
 from minivllm.models.vision.clip import CLIPVisionModel
 from minivllm.models.vision.siglip import SiglipVisionModel
-from minivllm.models.vision.tower import VisionTower
+from minivllm.models.vision.tower import VisionTower, num_image_tokens
 from minivllm.utils.validation import check, is_int
 
 TOWERS: dict[str, type[VisionTower]] = {
@@ -123,11 +123,3 @@ def feature_layers(hf: Any) -> list[int]:
     allowed = f"integers from {-num_layers - 1} to {num_layers}, the last layer"
     check(ok, "vision_feature_layer", given, allowed)
     return [n % (num_layers + 1) for n in numbers]
-
-
-def num_image_tokens(hf: Any) -> int:
-    """Embeddings of a picture."""
-    vision = hf.vision_config
-    has_class = vision.model_type == "clip_vision_model"
-    num_rows = (vision.image_size // vision.patch_size) ** 2 + has_class
-    return num_rows - (hf.vision_feature_select_strategy == "default")

@@ -148,7 +148,7 @@ class MultiModalEncoder(CheckpointMixin):
     def _own(self, weights: Weights) -> Iterator[tuple[str, torch.Tensor]]:
         """The encoder's tensors among those of a checkpoint; others may not even be read."""
         for name, tensor in weights:
-            name = _plain_name(name)
+            name = plain_name(name)
             is_own = name.startswith(self.checkpoint_prefixes)
             if is_own and not name.startswith(self.unused_prefixes):
                 yield self.convert(name, tensor)
@@ -164,13 +164,13 @@ class MultiModalEncoder(CheckpointMixin):
     def language_weights(cls, weights: Weights) -> Iterator[tuple[str, torch.Tensor]]:
         """The decoder's tensors of a checkpoint, by the names that a decoder's own would have."""
         for name, tensor in weights:
-            name = _plain_name(name)
+            name = plain_name(name)
             if not name.startswith(cls.checkpoint_prefixes):
                 yield name, tensor
 
 
-def _plain_name(name: str) -> str:
-    """A tensor's name without the prefixes that stand for a half of a composite.
+def plain_name(name: str) -> str:
+    """A tensor's or a layer's name without the prefixes that stand for a half of a composite.
 
     Releases of transformers put ``model.`` before or behind them. A decoder's name then lacks its
     own prefix, as in checkpoints without a head.

@@ -159,7 +159,7 @@ def test_an_output_of_another_length_names_both_numbers(runner):
 
 
 def test_rows_between_embeddings_keep_those_of_their_tokens(runner):
-    """As the breaks of a picture's rows do: ``is_embed`` says which have one."""
+    """Breaks between a picture's rows do: ``is_embed`` says which have one."""
     plans = Plans(runner)
     _, (feature,) = small.with_pictures(["sun"])
     is_embed = (True,) * 5 + (False,) + (True,) * 11 + (False,)

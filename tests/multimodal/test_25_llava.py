@@ -61,12 +61,12 @@ def checkpoint(tmp_path_factory):
 
 
 def published(name: str) -> str:
-    """As files of the hub have it."""
+    """A tensor's name in files of the hub."""
     return name.replace("vision_tower.", "vision_tower.vision_model.")
 
 
 def nested(name: str) -> str:
-    """As transformers 5 has it in memory."""
+    """A tensor's name in the memory of transformers 5."""
     if name.startswith("language_model.lm_head"):
         return name.removeprefix("language_model.")
     name = name.replace("language_model.model.", "language_model.")

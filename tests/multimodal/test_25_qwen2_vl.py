@@ -74,7 +74,7 @@ def test_positions_of_a_text_a_picture_and_a_text():
 
 
 def test_what_follows_a_long_video_goes_on_behind_its_time():
-    """As in vLLM: behind the largest of the three, be it the time."""
+    """Behind the largest of the three, as in vLLM, be it the time."""
     positions = MRopePositions(10, [Grid(offset=1, frames=4, rows=1, columns=2)])
     assert positions.axes(9, 2).tolist() == [[5, 6]] * 3
 

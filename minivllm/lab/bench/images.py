@@ -61,7 +61,7 @@ def bench_images(
         )
         results = {
             "step": _in_turn(_steps(llm, num_pictures), repeats),
-            "tower": _in_turn(_towers(llm, theirs, num_pictures), repeats),
+            "tower": _towers(llm, theirs, num_pictures, repeats),
             "question": _questions(llm, repeats),
         }
     for what, found in results.items():
@@ -118,8 +118,8 @@ def _steps(llm: LLM, num_pictures: int) -> dict[str, Callable[[], Any]]:
     return {"pictures": run_step(features), "text": run_step([])}
 
 
-def _towers(llm: LLM, theirs: Any, num_pictures: int) -> dict[str, Callable[[], Any]]:
-    """Our tower with its projector, and theirs, on the same batch."""
+def _towers(llm: LLM, theirs: Any, num_pictures: int, repeats: int) -> dict[str, Any]:
+    """Our tower with its projector, and theirs, on the same batch; and how far they differ."""
     runner = llm.llm_engine.model_runner
     assert isinstance(runner, MultiModalRunner), "it reads pictures"
     encoder = runner.encoder_runner.encoder
@@ -127,15 +127,17 @@ def _towers(llm: LLM, theirs: Any, num_pictures: int) -> dict[str, Callable[[], 
     batch = torch.from_numpy(np.stack(pixels))
 
     @torch.inference_mode()
-    def run_ours() -> None:
+    def run_ours() -> list[torch.Tensor]:
         items = [{"pixel_values": picture} for picture in pixels]
-        encoder.encode("image", items, runner.attention)
+        return encoder.encode("image", items, runner.attention)
 
     @torch.inference_mode()
-    def run_theirs() -> None:
-        theirs.get_image_features(batch)
+    def run_theirs() -> list[torch.Tensor]:
+        return theirs.get_image_features(batch).pooler_output
 
-    return {"minivllm": run_ours, PEER: run_theirs}
+    found = _in_turn({"minivllm": run_ours, PEER: run_theirs}, repeats)
+    found["difference"] = float((torch.cat(run_ours()) - torch.cat(run_theirs())).abs().max())
+    return found
 
 
 def _questions(llm: LLM, repeats: int) -> dict[str, Any]:
@@ -144,6 +146,7 @@ def _questions(llm: LLM, repeats: int) -> dict[str, Any]:
 
     params = SamplingParams(temperature=0, max_tokens=1)
     runs: dict[str, list[float]] = {"second question": [], "first question": []}
+    num_cached_tokens = 0
     for number in range(repeats + 1):
         colors = np.random.default_rng(number).integers(0, 256, (SIDE, SIDE, 3), np.uint8)
         picture = Image.fromarray(colors)
@@ -154,12 +157,13 @@ def _questions(llm: LLM, repeats: int) -> dict[str, Any]:
                 "multi_modal_data": {"image": picture},
             }
             begin = time.perf_counter()
-            llm.generate(prompt, params, use_tqdm=False)
+            (output,) = llm.generate(prompt, params, use_tqdm=False)
             times.append(1e3 * (time.perf_counter() - begin))
+            num_cached_tokens = output.num_cached_tokens
         if number:  # the first one warms up
             runs["first question"].append(times[0])
             runs["second question"].append(times[1])
-    return _summary(runs)
+    return _summary(runs) | {"cached_tokens": num_cached_tokens}
 
 
 def _pixels(number: int) -> np.ndarray:

@@ -78,16 +78,16 @@ class Qwen2AudioEncoder(nn.Module):
 
 
 def rows_of(length: int) -> int:
-    """Rows that the convolutions make of so many moments."""
+    """Number of rows that the convolutions make of a sound."""
     return (length - 1) // 2 + 1
 
 
 def num_embeds(length: int) -> int:
-    """Embeddings of a sound of so many moments."""
+    """Number of a sound's embeddings, by its moments."""
     return rows_of(length) // 2
 
 
 def _windows(x: torch.Tensor, stride: int) -> torch.Tensor:
-    """What each output of a convolution sees of ``[channels, moments]``, as rows of numbers."""
+    """Windows of ``[channels, moments]`` that a convolution's outputs see, as rows of numbers."""
     windows = F.pad(x, (1, 1)).unfold(1, _KERNEL, stride)  # [channels, outputs, _KERNEL]
     return windows.transpose(0, 1).flatten(1)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from minivllm.models.language_half import check_modality, placeholder_id, placeholder_texts
-from minivllm.models.llava import num_image_tokens
+from minivllm.models.vision.tower import num_image_tokens
 from minivllm.multimodal.processing import ProcessedItem
 from minivllm.utils.validation import check, check_names
 
