@@ -20,6 +20,7 @@ from minivllm.lora.peft_helper import PEFTHelper
 from minivllm.lora.request import LoRARequest
 from minivllm.models.checkpoint import LinearPart
 from minivllm.models.decoder import DecoderModel
+from minivllm.models.language_half import decoder_name
 from minivllm.models.linear import Linear, MergedColumnParallelLinear
 from minivllm.utils.validation import shown
 
@@ -111,6 +112,8 @@ def _weights(
 ) -> Weights:
     """Check a file's matrices and sort them by our layers, in the dtype that they will have."""
     linears = model.checkpoint_linears()
+    if model.config.is_multimodal:  # a half of what it was trained on
+        modules = {decoder_name(name, linears): found for name, found in modules.items()}
     reasons = list(_unexpected(file.path.parent, modules, linears))
     _raise(file, reasons)
     settings = helper.ranks_and_scalings(modules)

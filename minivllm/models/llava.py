@@ -20,7 +20,7 @@ from minivllm.models.model_config import ModelConfig
 from minivllm.models.multimodal import Item, MultiModalEncoder
 from minivllm.models.vision.clip import CLIPVisionModel
 from minivllm.models.vision.siglip import SiglipVisionModel
-from minivllm.models.vision.tower import VisionTower
+from minivllm.models.vision.tower import VisionTower, num_image_tokens
 from minivllm.utils.validation import check, is_int
 
 TOWERS: dict[str, type[VisionTower]] = {
@@ -103,7 +103,7 @@ class LlavaForConditionalGeneration(MultiModalEncoder):
         rows = self.multi_modal_projector(features.reshape(-1, features.shape[-1]))
         return list(rows.view(len(items), features.shape[1], -1))
 
-    def largest_item(self) -> tuple[str, Item, int]:
+    def largest_item(self, max_embeds: int) -> tuple[str, Item, int]:
         """See ``MultiModalEncoder.largest_item``: all pictures are equally large."""
         zeros = np.zeros(self.vision_tower.image_shape, np.float32)
         return "image", {"pixel_values": zeros}, num_image_tokens(self.config.hf_config)
@@ -123,11 +123,3 @@ def feature_layers(hf: Any) -> list[int]:
     allowed = f"integers from {-num_layers - 1} to {num_layers}, the last layer"
     check(ok, "vision_feature_layer", given, allowed)
     return [n % (num_layers + 1) for n in numbers]
-
-
-def num_image_tokens(hf: Any) -> int:
-    """Embeddings of a picture."""
-    vision = hf.vision_config
-    has_class = vision.model_type == "clip_vision_model"
-    num_rows = (vision.image_size // vision.patch_size) ** 2 + has_class
-    return num_rows - (hf.vision_feature_select_strategy == "default")

@@ -37,6 +37,7 @@ class SequenceState:
     in_flight: list[tuple[int, int]] = field(default_factory=list)  # these: step, tokens
     num_preemptions: int = 0
     other_tables: list[list[int]] = field(default_factory=list)  # of KV cache groups 1, 2, ...
+    mm_items: tuple[tuple[str, int, int], ...] = ()  # as in RequestAdded
 
     @property
     def tables(self) -> list[list[int]]:
@@ -131,7 +132,11 @@ class State:
         if isinstance(record, records.RequestAdded):
             prompt = list(record.prompt_token_ids)
             self.sequences[record.request_id] = SequenceState(
-                record.request_id, record.request_id, prompt, num_prompt_tokens=len(prompt)
+                record.request_id,
+                record.request_id,
+                prompt,
+                num_prompt_tokens=len(prompt),
+                mm_items=record.mm_items,
             )
             self._busy.pop(record.request_id, None)  # one that is over, of the same name
             self.waiting.insert(record.queue_index, record.request_id)

@@ -492,3 +492,21 @@ def test_texts_have_as_many_tokens_as_is_said(tmp_path):
     assert min(lengths) >= 5
     assert max(lengths) <= 20
     assert len(set(lengths)) > 5
+
+
+# -- pictures ----------------------------------------------------------------------------------
+
+
+def test_images():
+    """Both steps have the same rows, and a second question finds the picture's blocks."""
+    sizes = "--num-pictures", 1, "--num-layers", 1, "--hidden-size", 32
+    text, found = bench("images", *sizes, "--repeats", 2)
+    assert list(found) == KEYS
+    results = found["results"]
+    assert results.keys() == {"step", "tower", "question"}
+    assert results["step"]["ms"].keys() == {"pictures", "text"}
+    for figures in results.values():
+        assert positive([figures["ratio"], *figures["ms"].values()])
+    assert results["tower"]["difference"] < 1e-4
+    assert results["question"]["cached_tokens"] == 256
+    assert "a second question" in text

@@ -107,3 +107,11 @@ class VisionTower(nn.Module):
             x = layer(x, attention)
             states.append(x.view(n, num_rows, size))
         return [states[number] for number in wanted]
+
+
+def num_image_tokens(hf: Any) -> int:
+    """Embeddings of a picture, by the whole config of a model with such a tower."""
+    vision = hf.vision_config
+    has_class = vision.model_type == "clip_vision_model"
+    num_rows = (vision.image_size // vision.patch_size) ** 2 + has_class
+    return num_rows - (hf.vision_feature_select_strategy == "default")
