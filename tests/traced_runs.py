@@ -6,8 +6,9 @@ from concurrent.futures import Future
 from minivllm.config import SchedulerConfig
 from minivllm.kv.manager import KVCacheManager
 from minivllm.lab.sim.loop import fake_execute, run_step, run_steps, runner_output
-from minivllm.lab.sim.make import make_scheduler
+from minivllm.lab.sim.make import make_request, make_scheduler, make_traced_scheduler
 from minivllm.lab.sim.stub_runner import StubRunner
+from minivllm.multimodal.inputs import MultiModalFeatureSpec, PlaceholderRange
 from minivllm.request import Request
 from minivllm.sampling_params import SamplingParams
 from minivllm.scheduling.async_scheduler import AsyncScheduler
@@ -99,6 +100,33 @@ def overlapped():
 def crowded():
     """The same in a pool that is too small: some are preempted with tokens on their way."""
     return in_flight(2, [9, 7, 5, 6], [14] * 4, num_blocks=14, stops={2: 5})
+
+
+def pictures():
+    """Four requests with three pictures; the cache holds two, and one is encoded twice."""
+    sizes = {"max_num_encoder_input_tokens": 12, "encoder_cache_size": 24}
+    scheduler = make_traced_scheduler(
+        num_blocks=40, block_size=4, max_num_batched_tokens=20, enable_prefix_caching=True,
+        max_num_seqs=8, max_model_len=64, **sizes,
+    )  # fmt: skip
+    asked = {
+        "cat and dog": ([("cat", 2, 10), ("dog", 15, 8)], 25, 0),
+        "cat": ([("cat", 3, 10)], 15, 0),
+        "cow": ([("cow", 0, 12)], 14, 3),
+        "dog": ([("dog", 1, 8)], 11, 6),
+    }
+    requests = [
+        make_request(
+            name, length, 4, arrival_time=arrival,
+            mm_features=[
+                MultiModalFeatureSpec(None, "image", item, PlaceholderRange(offset, size))
+                for item, offset, size in items
+            ],
+        )
+        for name, (items, length, arrival) in asked.items()
+    ]  # fmt: skip
+    list(run_steps(scheduler, requests))
+    return scheduler.trace
 
 
 def single():

@@ -43,6 +43,27 @@ class Swapper:
             tables[seq.seq_id] = [source.get(block_id, block_id) for block_id in ids]
         return self.swap_space.take(tables)
 
+    def could_return(self, seqs: list[Sequence]) -> bool:
+        """True if an empty pool could hold running sequences, as they share blocks, and go on.
+
+        Siblings that were computed in small chunks share less than others, and computed again they
+        may fit.
+        """
+        manager = self.kv_manager
+        held = set()
+        shared = set()
+        missing = 0
+        for seq in seqs:
+            table = manager.block_tables[seq.seq_id]
+            num_held = cdiv(seq.num_computed_tokens, manager.block_size)
+            held.update(table.block_ids[:num_held])
+            missing += max(0, cdiv(seq.num_tokens, manager.block_size) - num_held)
+            if table.must_copy(seq.num_computed_tokens):
+                missing += 1
+                shared.add(table.block_ids[num_held - 1])
+        # the last one to write into a shared block needs no copy
+        return len(held) + missing - len(shared) <= manager.block_pool.num_usable_blocks
+
     def can_swap_in(self, seqs: list[Sequence]) -> bool:
         """True if there are free blocks for these sequences, and for each to go on."""
         manager = self.kv_manager

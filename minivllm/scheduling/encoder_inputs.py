@@ -15,6 +15,7 @@ from minivllm.request import Sequence
 from minivllm.scheduling.encoder_cache import EncoderCacheManager
 from minivllm.scheduling.output import SchedulerOutput
 from minivllm.trace import Trace
+from minivllm.trace.records import ItemEncoded
 
 
 class EncoderInputs:
@@ -31,6 +32,7 @@ class EncoderInputs:
 
     def __init__(self, config: SchedulerConfig, trace: Trace | None = None):
         self.config = config
+        self.trace = trace
         self.cache = EncoderCacheManager(config.encoder_cache_size, trace)
         self.budget = config.max_num_encoder_input_tokens
         # of the sequence that is tried: items to be encoded, and those that are the same again
@@ -38,7 +40,7 @@ class EncoderInputs:
         self._repeated: list[int] = []
         self._outputs: set[str] = set()  # identifiers whose outputs the runner has
         self._scheduled: dict[str, list[int]] = {}  # items to be encoded, by sequence
-        self._planned: set[str] = set()  # their identifiers
+        self._planned: dict[str, tuple[str, int]] = {}  # by identifier: sequence, embeddings
 
     def limit(self, seq: Sequence, num_new: int) -> int:
         """Limit a chunk to what can be encoded for it. Asked once for each sequence tried.
@@ -101,8 +103,9 @@ class EncoderInputs:
             self.cache.allocate(seq, index)
         for index in self._promised:
             feature = seq.request.mm_features[index]
-            self.budget -= feature.mm_position.num_embeds
-            self._planned.add(feature.identifier)
+            size = feature.mm_position.num_embeds
+            self.budget -= size
+            self._planned[feature.identifier] = seq.seq_id, size
         if self._promised:
             self._scheduled[seq.seq_id] = self._promised
 
@@ -119,7 +122,7 @@ class EncoderInputs:
                 self._scheduled.setdefault(seq.seq_id, []).append(index)
             else:
                 self.budget += feature.mm_position.num_embeds
-                self._planned.remove(feature.identifier)
+                del self._planned[feature.identifier]
         self.cache.free(seq)
 
     def complete(self, output: SchedulerOutput) -> None:
@@ -127,7 +130,10 @@ class EncoderInputs:
         output.scheduled_encoder_inputs = self._scheduled
         output.free_encoder_mm_hashes = self.cache.get_freed_mm_hashes()
         self._outputs.difference_update(output.free_encoder_mm_hashes)
-        self._outputs |= self._planned
+        self._outputs.update(self._planned)
+        if self.trace is not None:
+            for identifier, (seq_id, size) in self._planned.items():
+                self.trace.record(ItemEncoded, seq_id, identifier, size)
         self._begin_step()
 
     def free_processed(self, output: SchedulerOutput, sequences: Mapping[str, Sequence]) -> None:
@@ -169,7 +175,7 @@ class EncoderInputs:
     def _begin_step(self) -> None:
         self.budget = self.config.max_num_encoder_input_tokens
         self._scheduled = {}
-        self._planned = set()
+        self._planned = {}
 
     def _is_encoded(self, identifier: str) -> bool:
         return identifier in self._outputs or identifier in self._planned

@@ -56,6 +56,8 @@ def check_limits(
     # Computed again after a preemption, siblings share what the first of them computes in one
     # step. (The last token of a sequence has no K and V.)
     shared = min(n, config.max_num_batched_tokens, config.long_prefill_token_threshold or n)
+    if request.mm_features:
+        shared = EncoderInputs(config).limit(request.seqs[0], shared)
     ahead = config.num_lookahead_tokens if request.beam_params is None else 0
     needed = kv_manager.max_num_blocks(shared, min(longest - num_to_come + ahead, limit), request.n)
     usable = kv_manager.block_pool.num_usable_blocks

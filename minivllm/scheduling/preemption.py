@@ -40,12 +40,14 @@ class Preemptor:
         """Swap a request's sequences out to the host, if that is the mode.
 
         Returns:
-            False, and nothing has changed, if it is not, there is too little room, or tokens are on
-            their way: which these are is not known yet.
+            False, and nothing has changed, if it is not, there is too little room (on the host, or
+            later on the device), or tokens are on their way: which these are is not known yet.
         """
         mode = self.mode or ("swap" if len(victims) > 1 else "recompute")
         in_flight = any(seq.num_in_flight_tokens for seq in victims)
         if mode == "recompute" or in_flight or victims[0].num_computed_tokens == 0:
+            return False
+        if not self.swapper.could_return(victims):
             return False
         space = self.kv_manager.swap_space
         swaps = self.swapper.swap_out(victims, output.kv_cache_block_copies)

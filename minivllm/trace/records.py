@@ -23,6 +23,8 @@ class RequestAdded(Record):
     queue_index: int
     time: float = 0.0
     lora_name: str | None = None  # its adapter
+    # pictures and other items of the prompt: identifier, first placeholder, their number
+    mm_items: tuple[tuple[str, int, int], ...] = field(default=(), repr=False)
 
 
 @dataclass(frozen=True, slots=True)

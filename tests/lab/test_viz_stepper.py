@@ -255,7 +255,7 @@ def test_every_kind_of_record_has_its_words():
     classes = filter(isclass, vars(records).values())
     kinds = {kind for kind in classes if issubclass(kind, records.Record)}
     bases = {records.Record, records.BlocksOfSequence, records.LoRARecord,
-             records.RankRecord}  # fmt: skip
+             records.RankRecord, records.ItemRecord}  # fmt: skip
     silent_kinds = {*bases, records.StepStarted, records.StepPlanned, records.StepEnded}
     samples = {"seq_id": "a", "request_id": "f", "prompt_token_ids": (1,), "block_ids": (3,),
                "block_hashes": (b"3",),
@@ -267,12 +267,17 @@ def test_every_kind_of_record_has_its_words():
                "lora_int_id": 1, "lora_name": "sql", "slot": 0,
                "draft_token_ids": (5, 6), "num_accepted": 1,
                "rank": 1, "plan": 0, "start": 0.0, "end": 1.0,
-               "group": 0, "op": "all_reduce", "num_bytes": 8}  # fmt: skip
+               "group": 0, "op": "all_reduce", "num_bytes": 8,
+               "identifier": "cat", "num_embeds": 4, "mm_items": ()}  # fmt: skip
     decode = (Scheduled, "a", "running", 12, 1, True)
     silent = tell((prompt("a", 1, 2, 3), []), ([decode], []), decode=str)
+    refers = (records.ItemReferred, "a", "cat", 4)
     before = {
         SwappedIn: [(SwappedOut, "a", (0,))],
         records.LoRAEvicted: [(records.LoRALoaded, 1, "sql", 0)],
+        records.ItemReferred: [refers],
+        records.ItemFreed: [refers],
+        records.ItemEvicted: [refers, (records.ItemFreed, "a", "cat")],
     }
     for kind in kinds - silent_kinds:
         names = [field.name for field in dataclasses.fields(kind)][1:]

@@ -134,7 +134,9 @@ def make_traced_scheduler(
     Raises:
         ValueError: for an unknown policy.
     """
-    trace = Trace(num_blocks, block_size, max_num_batched_tokens, clock=clock)
+    sizes = ("max_num_encoder_input_tokens", "encoder_cache_size")
+    of_items = {name: limits[name] for name in sizes if name in limits}
+    trace = Trace(num_blocks, block_size, max_num_batched_tokens, clock=clock, **of_items)
     manager = kv_cache_manager_cls(
         num_blocks, block_size, enable_prefix_caching, num_host_blocks, trace
     )

@@ -57,12 +57,14 @@ class GlassShow:
         config = self.engine.vllm_config
         tokenizer = self.engine.tokenizer
         decode = None if tokenizer is None else lru_cache(None)(lambda i: tokenizer.decode([i]))
+        limits = config.scheduler_config
         self._run = LiveRun(
             num_blocks=self.engine.kv_cache_config.num_blocks,
             block_size=config.cache_config.block_size,
-            max_num_batched_tokens=config.scheduler_config.max_num_batched_tokens,
+            max_num_batched_tokens=limits.max_num_batched_tokens,
             decode=decode,
             called=lambda seq_id: seq_id.removeprefix("chatcmpl-").removeprefix("cmpl-"),
+            encoder_limits=(limits.max_num_encoder_input_tokens, limits.encoder_cache_size),
         )
         if state is not None:
             self._run.begin(state)

@@ -138,6 +138,15 @@ def _owner(seq_id: str, index: int) -> Owner:
     return _coloured(seq_id, letter(index), OKABE_ITO[index % len(OKABE_ITO)])
 
 
+def item_owner(identifier: str, index: int) -> Owner:
+    """Letter and colours of an item, such as a picture: a small letter, colours from the other end.
+
+    Its identifier takes the place of a sequence's id.
+    """
+    solid = OKABE_ITO[-1 - index % len(OKABE_ITO)]
+    return _coloured(identifier, letter(index).lower(), solid)
+
+
 def _coloured(seq_id: str, name: str, solid: str) -> Owner:
     red, green, blue = _channels(solid)
     is_dark = 0.30 * red + 0.59 * green + 0.11 * blue < 140

@@ -95,7 +95,9 @@ class Stepper:
 
     def _show(self, index: int) -> None:
         frame = self.frames[index]
-        lines = (frame.before, frame.plan, frame.result, self._queues(frame))
+        lines = (
+            frame.before, frame.plan, frame.result, self._queues(frame), self._items(frame)
+        )  # fmt: skip
         words = "<br>".join(escape(line) for line in lines if line)
         self.words.value = f'<div style="line-height: 1.5">{words}</div>'
         pool = block_grid(self.trace, frame.step, decode=self.decode)
@@ -110,6 +112,14 @@ class Stepper:
             for name, queue in queues.items()
             if queue
         )
+
+    def _items(self, frame: StepFrame) -> str:
+        """ "Encoder cache: cat (A and B), dog."; "" if it is empty."""
+        named = []
+        for identifier, holders in frame.items[:MAX_NAMED]:
+            letters = listing([self._letters[seq_id] for seq_id in holders], MAX_NAMED)
+            named.append(f"{identifier} ({letters})" if letters else identifier)
+        return f"Encoder cache: {', '.join(named)}." if named else ""
 
     def _repr_mimebundle_(self, include=None, exclude=None) -> tuple[dict[str, Any], dict]:
         """Widget, SVG and text: a front end shows the first of these that it can."""

@@ -12,6 +12,7 @@ from minivllm.lab.viz.draw.palette import GREY, LINE
 from minivllm.lab.viz.draw.step_axis import LANE_HEIGHT, NAMES, ROOM, TOP, StepAxis, lane_top
 from minivllm.lab.viz.draw.svg import Drawing, text_width
 from minivllm.lab.viz.draw.wording import TERMINAL, pad, sparkline
+from minivllm.lab.viz.figures.item_lanes import draw_item_lane, item_entries
 from minivllm.lab.viz.figures.timeline_rows import Rows
 from minivllm.lab.viz.model.timeline_model import Cell, TimelineWindow, read_history
 from minivllm.lab.viz.model.times import step_milliseconds
@@ -49,7 +50,9 @@ def timeline(
     that was planned before its token was known is dotted, and crossed out if it came after the end
     of its sequence. With many steps the cells shrink and lose their labels, and
     equal neighbours become one. Beyond 300 sequences the last ones are left out, and it says so. If
-    there are drafts, a third lane shows how many were verified and how many of them accepted.
+    there are drafts, a third lane shows how many were verified and how many of them accepted. If
+    there are items such as pictures, two lanes show which are encoded and which the encoder cache
+    keeps, each in its colour.
 
     Args:
         trace: what the engine wrote.
@@ -57,8 +60,8 @@ def timeline(
         last: the last step drawn, itself included; None is the last there is.
         clock: "steps" draws all equally wide; "seconds" as wide as they took by the trace's clock;
             a ``CostModel`` as wide as they would take on its hardware.
-        title, mark: what it shows, and places to point at: (sequence's letter, "tokens" or
-            "blocks", step, text).
+        title, mark: what it shows, and places to point at: (sequence's letter, "tokens", "blocks",
+            "encoded" or "kept", step, text).
 
     Raises:
         ValueError: for a trace without steps, a range of steps or a place to mark that it does not
@@ -153,7 +156,7 @@ def _drawing(runs: Mapping[str, Rows], tops: Sequence[int | None], alt: str) -> 
     entries = {
         text: (swatch, text)
         for rows in runs.values()
-        for swatch, text in rows.legend_entries(preempted)
+        for swatch, text in (*rows.legend_entries(preempted), *item_entries(rows.window))
     }
     heads = [text_width(r.window.facts) + _facts_x(name) for name, r in runs.items() if name]
     heights = {name: head + _height(rows) for name, rows in runs.items()}
@@ -192,7 +195,7 @@ def _facts_x(name: str) -> float:
 
 def _height(rows: Rows) -> float:
     window = rows.window
-    num_lanes = len(window.lanes) + (window.num_drafts > 0)
+    num_lanes = len(window.lanes) + len(window.item_lanes) + (window.num_drafts > 0)
     footnote = 16 if window.footnote else 0
     return rows.bottom - TOP + footnote + LANE_GAP + num_lanes * (LANE_HEIGHT + LANE_GAP)
 
@@ -207,6 +210,9 @@ def _draw_run(drawing: Drawing, rows: Rows, tops: Sequence[int | None]) -> None:
     y = rows.bottom + (16 if window.footnote else 0) + LANE_GAP
     for lane, top in zip(window.lanes, tops, strict=True):
         axis.draw_lane(drawing, y, *lane, top=top)
+        y += LANE_HEIGHT + LANE_GAP
+    for item_lane in window.item_lanes:
+        draw_item_lane(drawing, axis, item_lane, y)
         y += LANE_HEIGHT + LANE_GAP
     if window.num_drafts:
         _draw_draft_lane(drawing, axis, window, y)
@@ -240,8 +246,10 @@ def _draw_draft_lane(drawing: Drawing, axis: StepAxis, window: TimelineWindow, y
 def _text(window: TimelineWindow, title: str) -> str:
     """Rows of requests, then the two lanes. Never wider than a terminal if that can be helped."""
     names = [owner.name(10) for owner, _ in window.rows]
-    name_width = max(map(len, [*names, "tokens"])) + 1
+    usual = ["tokens", *(lane.name for lane in window.item_lanes)]
+    name_width = max(map(len, [*names, *usual])) + 1
     lanes = [values for _, _, values, _ in window.lanes]
+    lanes += [lane.values for lane in window.item_lanes]
     lanes += [_draft_shares(window)] if window.num_drafts else []
     lanes += [[f"{ms:.0f}" for ms in window.milliseconds]] if window.milliseconds else []
     widest = max(len(str(value)) for values in lanes for value in values)
@@ -268,6 +276,9 @@ def _wide(window: TimelineWindow, names: list[str], width: int, room: int):
     for name, limit_name, values, limit in window.lanes:
         numbers = "".join(f"{value:>{width}}" for value in values)
         yield name, f"{numbers}  {limit_name} {limit}"
+    for lane in window.item_lanes:
+        numbers = "".join(f"{value:>{width}}" for value in lane.values)
+        yield lane.name, numbers + (f"  {lane.limit_name} {lane.limit}" if lane.limit else "")
     if window.num_drafts:
         shares = "".join(f"{share:>{width}}" for share in _draft_shares(window))
         yield "drafts", f"{shares}  accepted/all"
@@ -304,6 +315,11 @@ def _narrow(window: TimelineWindow, names: list[str], width: int, room: int):
         yield "", ""
         yield name, sparkline(values, peak, per_column)
         yield "", f"peak {peak} (█), {limit_name} {limit}"
+    for lane in window.item_lanes:
+        peak = max(lane.values)
+        yield "", ""
+        yield lane.name, sparkline(lane.values, peak, per_column)
+        yield "", f"peak {peak} (█)" + (f", {lane.limit_name} {lane.limit}" if lane.limit else "")
     if window.num_drafts:
         accepted = [step.num_accepted for step in window.steps]
         yield "", ""

@@ -127,6 +127,13 @@ class Rows:
         if cell.preempted:
             size = min(18, max(11, self.height))
             draw_cross(drawing, (x + right) / 2, y + self.height / 2, size)
+        for index, item in enumerate(cell.items if self.height >= 16 else ()):
+            width = (right - x - 4) / len(cell.items)
+            drawing.rect(
+                x + 2 + index * width, y + self.height - 5, width, 4,
+                f"placeholders of {item.letter} {item.seq_id}",
+                fill=item.solid, stroke=item.edge, stroke_width=0.6,
+            )  # fmt: skip
         if cell.is_wasted:
             box = x + 1, y + 1, right - x - 2, self.height - 2
             draw_wasted(drawing, box, "came after its end: wasted")

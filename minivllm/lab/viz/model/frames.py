@@ -65,6 +65,8 @@ class StepFrame:
     swapped: tuple[str, ...]  # sequences whose blocks are on the host
     cached: frozenset[int]  # blocks that the prefix cache can find, held or not
     free: tuple[FreeBlock, ...] = ()  # not held, the next one to go first
+    # in the encoder cache: identifier, and sequences that need it
+    items: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
     @property
     def words(self) -> str:
@@ -213,10 +215,11 @@ def _ended(plan: int | None) -> str:
 
 
 def queues_of(state: State) -> dict[str, Any]:
-    """Fields of a frame: running, waiting, swapped out; and the blocks that can be found."""
+    """Fields of a frame: running, waiting, swapped out; what both caches have."""
     return {
         "running": tuple(state.running),
         "waiting": tuple(state.waiting),
         "swapped": tuple(state.swapped),
         "cached": frozenset(state.cached),
+        "items": tuple((name, tuple(item.holders)) for name, item in state.items.items()),
     }

@@ -31,6 +31,7 @@ class LiveRun:
         max_num_batched_tokens: the token budget of a step.
         decode: turns a token id into text, to name the tokens that are drawn; None: by their ids.
         called: what is beside a letter in the timeline, made from a sequence's id.
+        encoder_limits: the encoder budget of a step and the encoder cache's size, in embeddings.
     """
 
     def __init__(
@@ -40,6 +41,7 @@ class LiveRun:
         max_num_batched_tokens: int,
         decode: Callable[[int], str] | None = None,
         called: Callable[[str], str] = str,
+        encoder_limits: tuple[int, int] = (0, 0),
     ):
         self.decode = decode
         self._called = called
@@ -48,7 +50,9 @@ class LiveRun:
         self.num_prompt_tokens = 0  # asked of the prefix cache
         self.num_cached_tokens = 0  # and found there
         self._arrivals = Arrivals()
-        self._history = History({}, num_blocks - 1, max_num_batched_tokens)
+        self._history = History(
+            {}, num_blocks - 1, max_num_batched_tokens, encoder_limits=encoder_limits
+        )
         self._reader = StepReader(self.state, self._arrivals.owners, decode)
 
     def begin(self, state: State) -> None:

@@ -17,6 +17,10 @@ from minivllm.trace.records import (
     Communicated,
     Finished,
     Forked,
+    ItemEncoded,
+    ItemEvicted,
+    ItemFreed,
+    ItemReferred,
     LoRAEvicted,
     LoRALoaded,
     Preempted,
@@ -70,7 +74,9 @@ class Narration:
         self._grown: dict[str, Ids] = {}
         self._evicted: list[int] = []
         self._cached: list[int] = []
+        self._evicted_items: list[str] = []
         self._forgotten: list[int] = []
+        self._items: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
         self._forks: dict[str, list[str]] = defaultdict(list)
         self._ranks: dict[int, int] = {}  # that have computed a plan, and their exchanges
         self._drawn: list[tuple[str, str]] = []
@@ -118,6 +124,14 @@ class Narration:
                     self._cached.remove(block_id)
                 else:
                     self._forgotten.append(block_id)
+            case ItemReferred(_, seq_id, identifier) if identifier in state.items:
+                self._items["finds"][self._name(seq_id)].append(identifier)
+            case ItemEncoded(_, seq_id, identifier):
+                self._items["encodes"][self._name(seq_id)].append(identifier)
+            case ItemFreed(_, seq_id, identifier):
+                self._items["is done with"][self._name(seq_id)].append(identifier)
+            case ItemEvicted(_, identifier):
+                self._evicted_items.append(identifier)
             case Scheduled(_, seq_id):
                 self._note_scheduled(state.sequences[seq_id], record, state.block_size)
             case Forked(_, seq_id, child_id):
@@ -150,6 +164,14 @@ class Narration:
         clauses.append(_together(self._decodes, "decodes", "decode"))
         what = "behind a token on its way"
         clauses.append(_together(self._ahead, f"decodes {what}", f"decode {what}"))
+        clauses += [
+            f"{name} {verb} {listing(items, MAX_NAMED)}{' encoded' * (verb == 'finds')}"
+            for verb, by_name in self._items.items()
+            for name, items in by_name.items()
+        ]
+        if self._evicted_items:
+            verb = "leaves" if len(self._evicted_items) == 1 else "leave"
+            clauses.append(f"{listing(self._evicted_items, MAX_NAMED)} {verb} the encoder cache")
         clauses += [*self._copies.values(), self._growth()]
         clauses.append(_of_blocks(self._evicted, "evicted from the prefix cache to make room"))
         clauses.append(_of_blocks(self._cached, "known to the prefix cache from now on"))

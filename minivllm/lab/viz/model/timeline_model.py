@@ -7,9 +7,12 @@ from dataclasses import dataclass, field
 
 from minivllm.lab.viz.draw.palette import Owner, owners_of
 from minivllm.lab.viz.draw.wording import count, span
+from minivllm.lab.viz.model.item_model import ItemLane, Items, ItemUse
 from minivllm.trace import Trace
 from minivllm.trace.records import (
     Finished,
+    ItemEncoded,
+    ItemReferred,
     Preempted,
     Record,
     Sampled,
@@ -43,6 +46,7 @@ class Cell:
     finish_reason: str | None = None
     is_placeholder: bool = False  # its one token was on its way when the step was planned
     is_wasted: bool = False  # the sequence had ended when what was drawn came
+    items: list[Owner] = field(default_factory=list)  # whose placeholders are among the tokens
 
     @property
     def finished(self) -> bool:
@@ -68,6 +72,8 @@ class History:
     owners: dict[str, Owner]
     num_usable_blocks: int
     max_num_batched_tokens: int
+    encoder_limits: tuple[int, int] = (0, 0)  # a step's budget, and the cache's size
+    items: Items = field(default_factory=Items)
     # By sequence id, then by step; and by step. Of a run that goes on, old steps can be forgotten.
     rows: dict[str, dict[int, Cell]] = field(default_factory=dict)
     steps: dict[int, StepUse] = field(default_factory=dict)
@@ -117,6 +123,9 @@ class History:
                 cell.kind = "decode" if decode else "prefill"
                 cell.start = start
                 cell.num_tokens = num_tokens
+                for identifier, offset, length in state.sequences[seq_id].mm_items:
+                    if offset < start + num_tokens and start < offset + length:
+                        cell.items.append(self.items.owner(identifier))
                 cell.is_placeholder = decode and start >= len(state.sequences[seq_id].token_ids)
             case Verified(step, seq_id, drafts, num_accepted):
                 cell = self._cell(seq_id, step)
@@ -124,6 +133,10 @@ class History:
                 cell.num_accepted = num_accepted
                 self.steps[step].num_drafts += len(drafts)
                 self.steps[step].num_accepted += num_accepted
+            case ItemReferred(_, _, identifier):
+                self.items.owner(identifier)
+            case ItemEncoded(step, _, identifier, num_embeds):
+                self.items.note_encoded(step, identifier, num_embeds)
             case Sampled(step):
                 self.steps[step].num_sampled += 1
             case TokensWasted(_, seq_id, plan, num_tokens) if plan in self.rows.get(seq_id, {}):
@@ -134,6 +147,7 @@ class History:
         """Take what holds for a whole step, once it is scheduled."""
         self.steps[step].num_tokens = state.num_planned_tokens(step)
         self.steps[step].num_blocks = len(state.ref_counts)
+        self.items.note_plan(state, step)
         for seq_id, seq in state.sequences.items():
             kind = "idle" if seq.status == "running" else "waiting"
             if seq.status in ("running", "waiting", "preempted", "swapped"):
@@ -146,6 +160,7 @@ class History:
             for step in [step for step in by_step if step < first]:
                 del by_step[step]
         self.rows = {seq_id: cells for seq_id, cells in self.rows.items() if cells}
+        self.items.forget_before(first)
 
     def _cell(self, seq_id: str, step: int) -> Cell:
         return self.rows.setdefault(seq_id, {}).setdefault(step, Cell())
@@ -163,6 +178,7 @@ def read_history(trace: Trace) -> History:
         owners,
         trace.num_blocks - 1,
         trace.max_num_batched_tokens,
+        encoder_limits=(trace.max_num_encoder_input_tokens, trace.encoder_cache_size),
         rows={seq_id: {} for seq_id in owners},
     )
     state = trace.beginning()
@@ -188,6 +204,8 @@ class TimelineWindow:
     max_num_batched_tokens: int
     num_usable_blocks: int
     milliseconds: list[float] | None  # of each step; None if steps are only counted
+    item_uses: list[ItemUse]  # of each step; none if there are no items
+    encoder_limits: tuple[int, int]  # as for ``History``
 
     @classmethod
     def of(
@@ -208,6 +226,8 @@ class TimelineWindow:
             max_num_batched_tokens=history.max_num_batched_tokens,
             num_usable_blocks=history.num_usable_blocks,
             milliseconds=milliseconds and milliseconds[first : last + 1],
+            item_uses=history.items.of(range(first, last + 1)),
+            encoder_limits=history.encoder_limits,
         )
 
     @property
@@ -233,6 +253,23 @@ class TimelineWindow:
             ("tokens", "budget", [s.num_tokens for s in self.steps], self.max_num_batched_tokens),
             ("blocks", "usable", [s.num_blocks for s in self.steps], self.num_usable_blocks),
         ]
+
+    @property
+    def item_lanes(self) -> list[ItemLane]:
+        """Lanes of what is encoded and kept; none if there are no items."""
+        if not self.item_uses:
+            return []
+        budget, size = self.encoder_limits
+        encoded = [use.encoded for use in self.item_uses]
+        kept = [use.kept for use in self.item_uses]
+        return [
+            ItemLane("encoded", "budget", encoded, budget),
+            ItemLane("kept", "cache", kept, size),
+        ]
+
+    @property
+    def num_encoded(self) -> int:
+        return sum(len(use.encoded) for use in self.item_uses)
 
     @property
     def num_drafts(self) -> int:
@@ -269,6 +306,7 @@ class TimelineWindow:
             f"{finished} finished",
             *([f"{count(dropped, 'beam')} dropped"] if dropped else []),
             *([f"{count(self.num_wasted, 'token')} wasted"] if self.num_wasted else []),
+            *([f"{count(self.num_encoded, 'item')} encoded"] if self.item_uses else []),
             *filter(None, [self.drafts_told]),
             *([_milliseconds(self.milliseconds)] if self.milliseconds else []),
         ]

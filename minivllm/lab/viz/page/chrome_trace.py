@@ -25,13 +25,14 @@ from minivllm.lab.viz.page.chrome_events import (
 )
 from minivllm.lab.viz.page.rank_events import rank_events
 from minivllm.trace import Trace
-from minivllm.trace.records import RequestAdded, StepPlanned, SwappedOut
+from minivllm.trace.records import ItemEncoded, RequestAdded, StepPlanned, SwappedOut
 from minivllm.trace.state import State
 from minivllm.utils.math_utils import cdiv
 
 ENGINE = 1  # process ids; those of ranks follow
 REQUESTS = 2
 PLANS = FIRST_TRACK + 1  # of the engine, by steps
+ENCODER = FIRST_TRACK + 2
 COMPUTED = ("prefill", "decode", "verify")  # kinds of cells
 
 
@@ -84,10 +85,12 @@ class _Writer:
         self.flights = read_flights(trace)
         self.ended = {f.ended: f.plan for f in self.flights.values() if f.ended is not None}
         self.num_flows = 0
+        self.has_items = next(trace.of(ItemEncoded), None) is not None
 
     def events(self) -> Iterator[Event]:
         yield from self._names()
         yield from self._steps()
+        yield from self._encoded()
         for seq_id, cells in self.history.rows.items():
             yield from self._sequence(seq_id, cells)
         if self.times.clock == "seconds":  # steps are no measure of what a rank does within one
@@ -130,6 +133,25 @@ class _Writer:
                 yield from self._counters(start, state, tokens)
         yield from self._counters(times.end(self.trace.num_steps - 1), state, 0)
 
+    def _encoded(self) -> Iterator[Event]:
+        """A slice for each item that is encoded: those of a step share the time of its plan."""
+        by_step: dict[int, list[ItemEncoded]] = {}
+        for record in self.trace.of(ItemEncoded):
+            by_step.setdefault(record.step, []).append(record)
+        if by_step:
+            yield metadata(ENGINE, ENCODER, "thread_name", name="encoder")
+        for step, items in by_step.items():
+            start, end = self.times.computed(step)
+            each = (end - start) / len(items)
+            for index, item in enumerate(items):
+                owner = self.history.owners[item.seq_id]
+                yield self._slice(
+                    ENGINE, ENCODER, f"encode {item.identifier}",
+                    start=start + index * each,
+                    end=start + (index + 1) * each,
+                    args={"step": step, "embeddings": item.num_embeds, "for": owner.letter},
+                )  # fmt: skip
+
     def _parts(self, step: int) -> Iterator[Event]:
         """Parts of a step behind its planning, where the device says when it was done."""
         plan = self.ended.get(step)
@@ -155,6 +177,10 @@ class _Writer:
         }
         if not self.swapped:
             del values["swapped out"]
+        if self.has_items:
+            kept = state.items.values()
+            values["embeddings kept"] = sum(item.num_embeds for item in kept)
+            values["of them needed"] = sum(item.num_embeds for item in kept if item.holders)
         for name, value in values.items():
             yield self._event("C", ENGINE, 0, name, at, args={"value": value})
 
