@@ -18,7 +18,7 @@ PACKAGE = ROOT / "minivllm"
 BOUNDS = {
     "evening": 1_430,
     "engine": 20_300,
-    "server": 5_800,
+    "server": 6_000,
     "course": 14_000,
     "lab": 14_000,
     "xray": 3_200,

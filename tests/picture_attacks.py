@@ -237,7 +237,7 @@ def attacks(allowed: Path) -> dict[str, tuple[str, int]]:
         "SVG as PNG": data_uri(SVG),
         "PostScript": data_uri(EPS),
         "10 to the 9th pixels": data_uri(png(40_000, 25_000)),
-        "10 to the 8th pixels": data_uri(png(10_000, 10_000)),
+        "200 million pixels": data_uri(png(20_000, 10_000)),
         "no pixel": data_uri(png(0, 0)),
         "a line": data_uri(png(1, 100_000)),
         "truncated": data_uri(encoded(picture())[:-100]),

@@ -113,7 +113,7 @@ class ChatMedia:
                     f"{modality}{'s' * (count != 1)}; it needs one for each"
                 )
             missing += [own] * (count - found)
-        return "\n".join([*missing, text])
+        return "\n".join([*missing, text] if text else missing)
 
     def parts_of(self, parts: list[str | MediaPart]) -> list[dict[str, str]]:
         """Parts of a message for a template that loops over them."""
@@ -146,14 +146,15 @@ def media_part(part: Any) -> MediaPart | None:
     uuid = part.get("uuid")
     check(uuid is None or (is_text(uuid) and uuid != ""), "uuid", uuid, "a non-empty string")
     key = "image_url" if kind == "input_image" else kind
-    item = _item(kind, key, part.get(key), is_short="type" not in part)
+    is_short = "type" not in part or uuid is not None  # vLLM takes a bare string of both
+    item = _item(kind, key, part.get(key), is_short)
     if item is None and uuid is None:
         raise ValueError(f"a part of type {kind} needs {key}, or a uuid of an earlier item")
     return MediaPart(MEDIA_PARTS[kind], item, uuid)
 
 
 def _item(kind: str, key: str, value: Any, is_short: bool) -> Any:
-    """What a part holds: an item of the program's own, or a place."""
+    """The item of a part: the program's own, or a place."""
     if value is None or kind == "image_pil":
         return value
     if kind == "input_audio":

@@ -25,7 +25,7 @@ def read_audio(data: bytes) -> tuple[Any, int]:
     import numpy as np
 
     try:
-        with wave.open(BytesIO(data)) as file:
+        with wave.Wave_read(BytesIO(data)) as file:
             kind = _WIDTHS[file.getsampwidth()]
             channels = file.getnchannels()
             rate = file.getframerate()

@@ -5,18 +5,23 @@
 
 from __future__ import annotations
 
+import threading
+from contextlib import nullcontext, suppress
 from io import BytesIO
 from typing import Any
 
 from minivllm.multimodal.errors import MediaError
 from minivllm.utils.validation import check, shown
 
-MOST_PIXELS = 89_478_485  # beyond these PIL warns of a decompression bomb
+MOST_PIXELS = 178_956_970  # vLLM's, and beyond it PIL itself sees a decompression bomb
 # The longer side over the shorter one. Models cut or shrink a picture after its shorter side has
 # got their size, so a thin line would become gigabytes.
 MOST_ASPECT = 200
 # No program is started for any of these, as PIL starts Ghostscript for PostScript.
-_FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
+_FORMATS = ("AVIF", "BMP", "DIB", "GIF", "ICO", "JPEG", "JPEG2000", "PNG", "PPM", "TGA", "TIFF",
+            "WEBP")  # fmt: skip
+_ONE_AT_A_TIME = threading.Lock()  # large pictures: each takes up to a gigabyte
+_LARGE = 2**25  # pixels
 _CHANNELS = (1, 3, 4)
 _WHITE = (255, 255, 255)
 
@@ -49,7 +54,9 @@ def read_image(data: bytes, image_mode: str = "RGB", rgba_background_color: Any 
     """
     Image = import_pillow()
     try:
-        image = Image.open(BytesIO(data), formats=_FORMATS)
+        Image.init()  # a release of PIL may lack one of the formats
+        known = [name for name in _FORMATS if name in Image.OPEN]
+        image = Image.open(BytesIO(data), formats=known)
     except Image.DecompressionBombError as error:
         raise _too_many_pixels() from error
     except Exception as error:
@@ -57,31 +64,43 @@ def read_image(data: bytes, image_mode: str = "RGB", rgba_background_color: Any 
     width, height = image.size
     if width * height > MOST_PIXELS:
         raise _too_many_pixels()
-    try:
-        check_sides(width, height)
+    check_sides(width, height)
+    with _ONE_AT_A_TIME if width * height > _LARGE else nullcontext():
         return to_mode(image, image_mode, rgba_background_color)
-    except MediaError:
-        raise
-    except Exception as error:  # decoders raise what they like
-        raise _broken() from error
 
 
 def to_mode(image: Any, mode: str = "RGB", background: Any = _WHITE) -> Any:
-    """A picture of PIL in another mode; RGBA becomes RGB over a background.
+    """A picture of PIL in another mode, turned as its EXIF says.
 
     Args:
         image: a picture, perhaps not read yet.
         mode: PIL's name of the mode.
-        background: three bytes.
+        background: three bytes; RGB is what transparent parts show of it.
+
+    Raises:
+        MediaError: if it is broken.
     """
-    image.load()
-    if image.mode == mode:
-        return image
-    if image.mode == "RGBA" and mode == "RGB":
-        flat = import_pillow().new("RGB", image.size, tuple(background))
-        flat.paste(image, mask=image.getchannel("A"))
-        return flat
-    return image.convert(mode)
+    try:
+        image.load()
+        image = _turned(image)
+        is_clear = image.mode in ("RGBA", "LA", "PA") or "transparency" in image.info
+        if mode == "RGB" and image.mode != mode and is_clear:
+            image = image.convert("RGBA")
+            flat = import_pillow().new("RGB", image.size, tuple(background))
+            flat.paste(image, mask=image.getchannel("A"))
+            return flat
+        return image if image.mode == mode else image.convert(mode)
+    except Exception as error:  # decoders raise what they like
+        raise MediaError("it is a broken picture: it cannot be decoded to its end") from error
+
+
+def _turned(image: Any) -> Any:
+    """The picture as a viewer shows it. Notes that cannot be read turn nothing, as in vLLM."""
+    from PIL import ImageOps
+
+    with suppress(Exception):
+        image = ImageOps.exif_transpose(image)
+    return image
 
 
 def check_sides(width: int, height: int) -> None:
@@ -108,10 +127,7 @@ def image_item(item: Any) -> Any:
     import_pillow()
     if hasattr(item, "convert") and hasattr(item, "getpalette"):
         check_sides(*item.size)
-        try:
-            return to_mode(item)
-        except Exception as error:
-            raise _broken() from error
+        return to_mode(item)
     if not hasattr(item, "__array__"):
         raise ValueError(f"it must be a picture of PIL or an array, got {shown(item)}")
     return to_mode(_picture_of_array(item))
@@ -135,10 +151,6 @@ def _picture_of_array(item: Any) -> Any:
     check(array.dtype == np.uint8, "the type of an array", str(array.dtype), "uint8 or a float")
     array = array[..., 0] if channels == 1 else array
     return import_pillow().fromarray(np.ascontiguousarray(array))
-
-
-def _broken() -> MediaError:
-    return MediaError("it is a broken picture: it cannot be decoded to its end")
 
 
 def _too_many_pixels() -> MediaError:

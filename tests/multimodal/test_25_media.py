@@ -1,15 +1,16 @@
 """The door for pictures: data, files and hosts; what is closed stays closed."""
 
-import itertools
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from picture_attacks import DOMAINS, PUBLIC, Handler, attacks, folder, host, network, png
+from picture_attacks import DOMAINS, PUBLIC, Handler, attacks, folder, host, network
 from picture_chats import data_uri, encoded, picture
 from PIL import Image
 
 from minivllm.config.multimodal import MultiModalConfig
-from minivllm.multimodal import download
+from minivllm.multimodal import download, image
 from minivllm.multimodal.errors import MediaError
 from minivllm.multimodal.media import MediaConnector, MediaUrl
 
@@ -146,9 +147,9 @@ def test_which_addresses_are_public(address, public):
 
 
 def test_a_picture_becomes_rgb_over_white_or_what_is_asked_for():
-    image = Image.new("RGBA", (4, 4), (200, 0, 0, 0))
-    image.putpixel((0, 0), (10, 20, 30, 255))
-    url = data_uri(encoded(image))
+    clear = Image.new("RGBA", (4, 4), (200, 0, 0, 0))
+    clear.putpixel((0, 0), (10, 20, 30, 255))
+    url = data_uri(encoded(clear))
     read = fetch(connector(), url)
     assert (read.mode, read.getpixel((0, 0)), read.getpixel((1, 1))) == (
         "RGB", (10, 20, 30), (255, 255, 255))  # fmt: skip
@@ -160,15 +161,63 @@ def test_a_picture_becomes_rgb_over_white_or_what_is_asked_for():
     assert grey.getpixel((1, 1)) == (9, 9, 9), "the request's own wins"
 
 
-@pytest.mark.parametrize("kind", ["PNG", "JPEG", "GIF", "BMP", "TIFF", "WEBP", "PPM"])
+@pytest.mark.parametrize("kind", ["PNG", "JPEG", "GIF", "BMP", "TIFF", "WEBP", "PPM", "AVIF"])
 def test_the_formats_that_people_send(kind):
-    image = picture(3, (40, 31))
-    read = fetch(connector(), data_uri(encoded(image, kind), "application/octet-stream"))
+    data = encoded(picture(3, (40, 31)), kind)
+    read = fetch(connector(), data_uri(data, "application/octet-stream"))
     assert (read.mode, read.size) == ("RGB", (40, 31))
 
 
 def test_pixels_are_counted_before_they_are_decoded(monkeypatch):
-    """Below PIL's own bound, too, beyond which it would raise by itself."""
-    for width, height in itertools.product((9_500, 12_000), repeat=2):
-        with pytest.raises(MediaError, match="it may have 89,478,485 pixels"):
-            fetch(connector(), data_uri(png(width, height)))
+    monkeypatch.setattr(image, "MOST_PIXELS", 599)  # below PIL's own bound, too
+    with pytest.raises(MediaError, match="it may have 599 pixels"):
+        fetch(connector(), data_uri(encoded(picture())))
+    assert fetch(connector(), data_uri(encoded(picture(0, (20, 29)))))
+
+
+def test_large_pictures_are_decoded_one_at_a_time(monkeypatch):
+    """Each takes much memory, and there may be many threads."""
+    monkeypatch.setattr(image, "_LARGE", 100)
+    inside, most = [], []
+    plain = image.to_mode
+
+    def slowly(*args):
+        inside.append(1)
+        most.append(len(inside))
+        time.sleep(0.01)
+        inside.pop()
+        return plain(*args)
+
+    monkeypatch.setattr(image, "to_mode", slowly)
+    url = data_uri(encoded(picture()))
+    with ThreadPoolExecutor(4) as threads:
+        assert all(threads.map(lambda _: fetch(connector(), url), range(8)))
+    assert set(most) == {1}
+
+
+def test_a_picture_is_turned_as_its_notes_say_and_they_may_be_broken():
+    turned = Image.Exif()
+    turned[0x0112] = 6  # a quarter turn
+    upright = picture(4, (20, 30))
+    lying = upright.transpose(Image.Transpose.ROTATE_90)
+    read = fetch(connector(), data_uri(encoded(lying, exif=turned)))
+    assert read.tobytes() == upright.tobytes()
+    broken = encoded(upright, exif=b"Exif\x00\x00MM\x00*nothing of it")
+    assert fetch(connector(), data_uri(broken)).tobytes() == upright.tobytes()
+
+
+@pytest.mark.parametrize("mode", ["RGBA", "LA", "PA", "P", "L", "1", "CMYK", "I;16"])
+def test_clear_parts_of_any_mode_are_white(mode):
+    """Modes that can have them; a palette by its own note of which colour is clear."""
+    drawn = Image.new("RGBA", (4, 4), (200, 0, 0, 0))
+    options = {}
+    if mode == "P":
+        drawn = drawn.convert("RGB").quantize(4)
+        options = {"transparency": 0}
+    elif mode not in ("RGBA", "PA"):
+        drawn = Image.new(mode, (4, 4))
+    kind = "TIFF" if mode == "CMYK" else "PNG"
+    read = fetch(connector(), data_uri(encoded(drawn, kind, **options)))
+    clear = mode in ("RGBA", "LA", "PA", "P")
+    want = (255, 255, 255) if clear or mode == "CMYK" else (0, 0, 0)
+    assert read.getpixel((1, 1)) == want
