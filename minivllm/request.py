@@ -6,6 +6,7 @@ from enum import IntEnum
 from typing import Any
 
 from minivllm.lora.request import LoadedLoRA, LoRARequest
+from minivllm.multimodal.inputs import MultiModalFeatureSpec
 from minivllm.outputs import RequestMetrics
 from minivllm.pooling_params import PoolingParams
 from minivllm.request_protocols import Beams, Grammar
@@ -149,6 +150,7 @@ class Request:
         beam_params: for a beam search; ``sampling_params`` are then those of one beam.
         lora_request: the adapter it asks for; None: the base model.
         pooling_params: what it wants of its hidden states; None with sampling parameters.
+        mm_features: pictures and other items whose placeholders are in the prompt, by offset.
     """
 
     sampling_params: Any  # a SamplingParams, which those who sample need not ask for
@@ -167,12 +169,14 @@ class Request:
         beam_params: BeamSearchParams | None = None,
         lora_request: LoRARequest | None = None,
         pooling_params: PoolingParams | None = None,
+        mm_features: list[MultiModalFeatureSpec] | None = None,
     ):
         self.request_id = request_id
         self.prompt = prompt
         self.prompt_token_ids = prompt_token_ids
         self.sampling_params = sampling_params
         self.pooling_params = pooling_params
+        self.mm_features = mm_features or []
         self.eos_token_ids = eos_token_ids
         self.seed = seed
         self.arrival_time = arrival_time

@@ -43,6 +43,25 @@ class LayerAttention:
 
 
 @dataclass(slots=True)
+class RaggedAttention:
+    """Attention of encoders in a step: each row sees all rows of its sequence, and nothing is kept.
+
+    Args:
+        backend: attends.
+        metadata: which rows belong to which sequence.
+    """
+
+    backend: AttentionBackend
+    metadata: AttentionMetadata
+
+    def __call__(
+        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float
+    ) -> torch.Tensor:
+        """Attend: see ``AttentionBackend.attend_ragged``."""
+        return self.backend.attend_ragged(query, key, value, self.metadata, scale)
+
+
+@dataclass(slots=True)
 class StepAttention:
     """All layers' attention in a step.
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from minivllm.config.lora import LoRAConfig
+from minivllm.config.multimodal import MultiModalConfig
 from minivllm.config.parallel import ParallelConfig
 from minivllm.config.pooler import PoolerConfig as PoolerConfig  # for users, as in vLLM
 from minivllm.config.speculative import SpeculativeConfig
@@ -56,6 +57,11 @@ class SchedulerConfig:
     num_sampled_tokens_per_step: int = 1
     max_loras: int = 0  # adapters that one step may hold; 0: there are none
     async_scheduling: bool = False  # True: a step is planned while the one before it runs
+    # Items such as pictures, in embeddings: the most that one step encodes, and those that are
+    # kept. 0: of a text model.
+    max_num_encoder_input_tokens: int = 0
+    encoder_cache_size: int = 0
+    disable_chunked_mm_input: bool = False  # True: no chunk ends within an item that it begins
 
 
 @dataclass(frozen=True)
@@ -117,6 +123,7 @@ class VllmConfig:
     speculative_config: SpeculativeConfig | None = None  # None: one token a step
     draft_model_config: Any = None  # a ModelConfig, too
     lora_config: LoRAConfig | None = None  # None: no request has an adapter
+    multimodal_config: MultiModalConfig = field(default_factory=MultiModalConfig)
     seed: int = 0  # where requests without a seed of their own get theirs
     max_logprobs: int = 20  # the most best tokens that a request may ask about; -1: all
 

@@ -104,7 +104,7 @@ def num_useful_drafts(
 
 def slots_for_drafts(
     config: SpeculativeConfig | None, max_model_len: int, max_num_batched_tokens: int
-) -> dict[str, int]:
+) -> dict[str, Any]:
     """Fields of ``SchedulerConfig`` for drafts within these limits.
 
     K and V of a draft model lie behind the model's (lookahead), and it reads one token more.

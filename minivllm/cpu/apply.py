@@ -25,6 +25,7 @@ from minivllm.models.encoder import Encoder, EncoderModel
 from minivllm.models.layers import Embedding, GatedMLP, RMSNorm, TiedEmbeddingMethod
 from minivllm.models.linear import EmbeddingMethod, Linear, LinearMethod, UnquantizedLinearMethod
 from minivllm.models.model_config import ModelConfig
+from minivllm.models.multimodal import MultiModalEncoder
 from minivllm.quantization.base_config import QuantizedLinearMethod
 from minivllm.utils.numba_support import numba_obstacle
 
@@ -69,7 +70,7 @@ def _check(model: DecoderModel | EncoderModel) -> None:
         raise ValueError(f"cpu.apply has been applied to this {name}; it can be only once.")
 
 
-def choose_linear_methods(model: DecoderModel | EncoderModel) -> None:
+def choose_linear_methods(model: DecoderModel | EncoderModel | MultiModalEncoder) -> None:
     """Give each plain linear layer the fastest method for its weight, and lay the weight out."""
     head = model.lm_head if isinstance(model, DecoderModel) else None
     for module in model.modules():
@@ -81,7 +82,7 @@ def choose_linear_methods(model: DecoderModel | EncoderModel) -> None:
                 module.quant_method.base = _chosen(module.quant_method.base, module)
             else:
                 module.quant_method = _chosen(module.quant_method, module)
-    if head is not None and model.config.tie_word_embeddings:
+    if isinstance(model, DecoderModel) and head is not None and model.config.tie_word_embeddings:
         _share_weight(model.model.embed_tokens, head, model.config.quant_config is None)
 
 

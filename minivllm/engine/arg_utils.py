@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,10 +12,6 @@ from typing import Any
 import torch
 
 from minivllm.config import (
-    ATTENTION_BACKENDS,
-    DEVICES,
-    DTYPES,
-    KV_CACHE_DTYPES,
     LOAD_FORMATS,
     CacheConfig,
     DeviceConfig,
@@ -29,6 +24,7 @@ from minivllm.config import (
 )
 from minivllm.config.async_scheduling import resolve_async_scheduling
 from minivllm.config.lora import LoRAConfig, make_lora_config
+from minivllm.config.multimodal import make_multimodal_config, parse_limits
 from minivllm.config.parallel import ParallelConfig
 from minivllm.config.pooler import PoolerConfig
 from minivllm.config.speculative import (
@@ -41,9 +37,10 @@ from minivllm.config.structured_outputs import (
     StructuredOutputsConfig,
     make_structured_outputs_config,
 )
+from minivllm.engine.arg_checks import check_values
 from minivllm.engine.device import resolve_device, resolve_dtype
 from minivllm.engine.model_files import is_quantized_in_float16, read_model_config
-from minivllm.kv.memory_profile import host_memory_gib
+from minivllm.engine.multimodal import encoder_limits
 from minivllm.logger import init_logger
 from minivllm.models.generation_config import sampling_defaults
 from minivllm.models.hub import generation_directory, model_directory, tokenizer_directory
@@ -55,24 +52,14 @@ from minivllm.pooling.runner_type import (
     resolve_pooling,
     resolve_texts,
 )
-from minivllm.quantization import check_quantization, gguf
+from minivllm.quantization import gguf
 from minivllm.sampling_params import SamplingParams
 from minivllm.scheduling.policies import make_policy
 from minivllm.utils.platforms import describe_gpu
-from minivllm.utils.validation import (
-    check,
-    check_booleans,
-    is_int,
-    is_number,
-    is_one_of,
-    is_text,
-    known_names_only,
-)
+from minivllm.utils.validation import check, known_names_only
 from minivllm.utils.vllm_arguments import takes_vllm_defaults
 
 logger = init_logger(__name__)
-
-_MOST = 2**50  # of tokens, blocks or bytes: no machine has more
 
 
 @takes_vllm_defaults("EngineArgs")
@@ -170,6 +157,20 @@ class EngineArgs:
     override_pooler_config: dict | PoolerConfig | None = None  # 0.6.6's name for pooler_config
     hf_overrides: dict | None = None  # fields to be read in place of config.json's
 
+    # pictures, sounds and videos in prompts
+    # {"image": 2} or image=2: the most of a prompt; of others 999
+    limit_mm_per_prompt: dict | str | None = None
+    mm_processor_kwargs: dict | None = None  # options of the model's own processor
+    media_io_kwargs: dict | None = None  # {"image": {"rgba_background_color": [0, 0, 0]}}
+    mm_processor_cache_gb: float = 4  # GiB of processed items that are kept
+    interleave_mm_strings: bool = False  # placeholders stay among a message's text parts
+    allowed_local_media_path: str = ""  # the directory below which requests may name files
+    allowed_media_domains: list[str] | None = None  # hosts from which requests may name pictures
+    # embeddings that one step may encode; None: the budget of tokens, or one whole item
+    max_num_encoder_input_tokens: int | None = None
+    encoder_cache_size: int | None = None  # embeddings that are kept; None: as many
+    disable_chunked_mm_input: bool = False  # True: no chunk ends within an item
+
     # requests that say nothing: "auto": the model's generation_config.json has their defaults;
     # "vllm": vLLM's own
     generation_config: str = "auto"  # "auto", "vllm", or a directory with a generation_config.json
@@ -186,41 +187,7 @@ class EngineArgs:
     cpu_offload_gb: float = 0
 
     def __post_init__(self):
-        for name, what in (("model", "model"), ("tokenizer", "tokenizer's")):
-            value = getattr(self, name)
-            ok = value is None or is_text(value) or isinstance(value, os.PathLike)
-            check(ok, name, value, f"the path of a {what} directory, a hub's name, or None")
-        for name in ("revision", "tokenizer_revision", "download_dir"):
-            value = getattr(self, name)
-            check(value is None or (is_text(value) and value != ""), name, value, "a string")
-        ok = self.model is not None or self.revision is None
-        check(ok, "revision", self.revision, "None without a model: the embedded one has no other")
-
-        def int_from(name: str, low: int, optional: bool = False) -> None:
-            value = getattr(self, name)
-            ok = (optional and value is None) or (is_int(value, low) and value <= _MOST)
-            allowed = f"an integer of at least {low}" + (", or None" if optional else "")
-            allowed += " and at most 2**50" if is_int(value, low) else ""
-            check(ok, name, value, allowed)
-
-        check_quantization(self.quantization)
-        int_from("max_logprobs", -1)
-        if self.block_size is not None:  # the default, as in vLLM
-            int_from("block_size", 1)
-        int_from("max_model_len", 2, optional=True)
-        int_from("kv_cache_memory_bytes", 1, optional=True)
-        int_from("num_gpu_blocks_override", 2, optional=True)
-        int_from("max_num_batched_tokens", 1, optional=True)
-        int_from("max_num_seqs", 1, optional=True)
-        int_from("long_prefill_token_threshold", 0)
-        check(is_int(self.seed, 0), "seed", self.seed, "an integer of at least 0")
-        share = self.gpu_memory_utilization
-        ok = is_number(share) and 0 < share <= 1
-        check(ok, "gpu_memory_utilization", share, "a number above 0 and at most 1")
-        total = host_memory_gib()
-        ok = is_number(self.swap_space) and 0 <= self.swap_space <= total
-        allowed = f"a number of GiB from 0 to the {total:.1f} that this machine has"
-        check(ok, "swap_space", self.swap_space, allowed)
+        check_values(self)
         structured_outputs = compat.structured_outputs_config(self)
         self.structured_outputs_config = make_structured_outputs_config(structured_outputs)
         self.speculative_config = make_speculative_config(
@@ -231,27 +198,12 @@ class EngineArgs:
         for name in (*SHORT_NAMES, *compat.SPECULATIVE_NAMES, "guided_decoding_backend",
                      "override_pooler_config"):  # fmt: skip
             setattr(self, name, None)
+        self.limit_mm_per_prompt = parse_limits(self.limit_mm_per_prompt) or None
+        self.allowed_media_domains = self.allowed_media_domains or None
+        for name in ("mm_processor_kwargs", "media_io_kwargs"):
+            setattr(self, name, getattr(self, name) or None)
+        make_multimodal_config(self)  # raises for a value that cannot be
         self._lora_config()
-        ok = self.preemption_mode is None or is_one_of(self.preemption_mode, ("recompute", "swap"))
-        check(ok, "preemption_mode", self.preemption_mode, "'recompute', 'swap' or None")
-        cls = self.kv_cache_manager_cls
-        ok = cls is None or (isinstance(cls, type) and hasattr(cls, "allocate_slots"))
-        check(ok, "kv_cache_manager_cls", cls, "a subclass of KVCacheManager, or None")
-        for name, known in (("load_format", LOAD_FORMATS), ("dtype", DTYPES), ("device", DEVICES),
-                            ("kv_cache_dtype", KV_CACHE_DTYPES),
-                            ("attention_backend", ATTENTION_BACKENDS)):  # fmt: skip
-            value = getattr(self, name)
-            ok = is_one_of(value, known) or (value is None and name == "attention_backend")
-            check(ok, name, value, f"one of {', '.join(known)}")
-        check_booleans(self)
-        overrides = self.hf_overrides
-        ok = overrides is None or (isinstance(overrides, dict) and all(map(is_text, overrides)))
-        check(ok, "hf_overrides", overrides, "a dict of config.json's fields, or None")
-        source = self.generation_config
-        check(is_text(source) and source != "", "generation_config", source, "a non-empty string")
-        more = self.override_generation_config
-        ok = more is None or (isinstance(more, dict) and all(map(is_text, more)))
-        check(ok, "override_generation_config", more, "a dict of a generation config's fields")
         self._pooling_request()
         self._parallel_config().check()
         compat.check_defaults_only(self, compat.ENGINE_DEFAULTS_ONLY)
@@ -387,6 +339,14 @@ class EngineArgs:
             speculative_config=speculative_config,
             parallel_config=parallel_config,
         )
+        multimodal_config = make_multimodal_config(self)
+        encoder = encoder_limits(
+            self,
+            model_config,
+            directory,
+            multimodal_config=multimodal_config,
+            max_num_batched_tokens=limits.max_num_batched_tokens,
+        )
         return VllmConfig(
             model_config=model_config,
             load_config=LoadConfig(
@@ -410,6 +370,8 @@ class EngineArgs:
                 num_sampled_tokens_per_step=0 if model_config.runner_type == "pooling" else 1,
                 max_loras=0 if lora_config is None else lora_config.max_loras,
                 async_scheduling=async_scheduling,
+                disable_chunked_mm_input=self.disable_chunked_mm_input,
+                **encoder,
                 **slots_for_drafts(
                     speculative_config, limits.max_model_len, limits.max_num_batched_tokens
                 ),
@@ -430,6 +392,7 @@ class EngineArgs:
             speculative_config=speculative_config,
             draft_model_config=draft_config,
             lora_config=lora_config,
+            multimodal_config=multimodal_config,
             seed=self.seed,
             max_logprobs=self.max_logprobs,
         )

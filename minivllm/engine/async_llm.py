@@ -12,11 +12,13 @@ import asyncio
 import uuid
 import weakref
 from collections.abc import AsyncGenerator, Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 
 from minivllm.engine.arg_utils import AsyncEngineArgs, EngineArgs
 from minivllm.engine.core_client import CoreClient, ThreadClient
+from minivllm.engine.input_processor import EngineInput, Prompt
 from minivllm.engine.output_collector import RequestOutputCollector
 from minivllm.engine.output_handler import OutputHandler
 from minivllm.engine.output_processor import OutputProcessor
@@ -36,6 +38,7 @@ from minivllm.utils.validation import check, is_int
 
 logger = init_logger(__name__)
 
+_MEDIA_THREADS = 8  # as in vLLM; some of them wait for hosts
 METRICS_S = 5.0  # seconds that metrics wait for the engine: half of what Prometheus gives them
 
 
@@ -81,6 +84,8 @@ class AsyncLLM:
             handler.stat_loggers = make_stat_loggers(self.metrics)
         handler.submit = client.submit
         self._paused = False
+        # read, decode and process the pictures and sounds of prompts
+        self._media_threads = ThreadPoolExecutor(_MEDIA_THREADS, "minivllm-media")
         weakref.finalize(self, self._client.shutdown)  # at the latest when Python ends
 
     @classmethod
@@ -97,7 +102,7 @@ class AsyncLLM:
 
     async def generate(
         self,
-        prompt: str | list[int] | dict,
+        prompt: Prompt,
         sampling_params: SamplingParams | BeamSearchParams,
         request_id: str,
         priority: int = 0,
@@ -141,7 +146,7 @@ class AsyncLLM:
 
     async def encode(
         self,
-        prompt: str | list[int] | dict,
+        prompt: Prompt,
         pooling_params: PoolingParams,
         request_id: str,
         lora_request: LoRARequest | None = None,
@@ -171,10 +176,20 @@ class AsyncLLM:
             self.release(collector)
         yield output
 
+    async def preprocess(self, prompt: Prompt) -> EngineInput:
+        """``InputProcessor.preprocess`` in a thread: for prompts with pictures or sounds.
+
+        Raises:
+            ValueError: as there.
+        """
+        loop = asyncio.get_running_loop()
+        preprocess = self.input_processor.preprocess
+        return await loop.run_in_executor(self._media_threads, preprocess, prompt)
+
     async def add_request(
         self,
         request_id: str,
-        prompt: str | list[int] | dict,
+        prompt: Prompt,
         params: SamplingParams | BeamSearchParams | PoolingParams,
         priority: int = 0,
         lora_request: LoRARequest | None = None,
@@ -182,8 +197,9 @@ class AsyncLLM:
     ) -> RequestOutputCollector:
         """Queue a prompt; arguments and errors are those of ``generate`` and ``encode``.
 
-        This waits only for the end of a request that had the same id. Returns the queue of its
-        outputs: give it to ``release`` in the end.
+        This waits only for its pictures and sounds, which a thread prepares, and for the end of a
+        request that had the same id. Returns the queue of its outputs: give it to ``release`` in
+        the end.
         """
         # 1. Check the arguments, and make ids of the prompt.
         handler = self.output_handler
@@ -192,6 +208,9 @@ class AsyncLLM:
         rank = data_parallel_rank
         if rank is not None and not (is_int(rank, 0) and rank < size):  # vLLM's sentence
             raise ValueError(f"data_parallel_rank {rank} is out of range [0, {size}).")
+        if isinstance(prompt, dict) and prompt.get("multi_modal_data") is not None:
+            prompt = await self.preprocess(prompt)
+            handler.check_health()
         make_request = self.input_processor.make_request
         request = make_request(
             request_id, prompt, params, priority=priority, lora_request=lora_request
@@ -396,6 +415,7 @@ class AsyncLLM:
     def shutdown(self) -> None:
         """Stop the engine after its current step; unfinished requests get an error."""
         self._client.shutdown()
+        self._media_threads.shutdown(wait=False, cancel_futures=True)
         self.output_handler.die(EngineDeadError("it was shut down"))
 
 

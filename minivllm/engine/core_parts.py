@@ -70,4 +70,5 @@ def make_drafter(config: VllmConfig) -> Drafter | None:
         config.speculative_config,
         max_model_len=config.scheduler_config.max_model_len,
         vocab_size=config.model_config.vocab_size,
+        placeholder_ids=config.model_config.placeholder_ids,
     )

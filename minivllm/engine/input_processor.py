@@ -6,14 +6,19 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
 from typing import Any
 
 from minivllm.config import VllmConfig
+from minivllm.engine.multimodal import make_preprocessor
 from minivllm.lora.request import LoRARequest
 from minivllm.models.model_config import ModelConfig
+from minivllm.multimodal.inputs import MultiModalFeatureSpec
+from minivllm.multimodal.parse import items_of
+from minivllm.multimodal.placeholders import with_own_placeholders
+from minivllm.multimodal.preprocessor import MultiModalPreprocessor
 from minivllm.pooling_params import PoolingParams
 from minivllm.quantization import gguf
 from minivllm.request import Request
@@ -21,6 +26,8 @@ from minivllm.sampling_params import BeamSearchParams, SamplingParams
 from minivllm.structured_output.manager import StructuredOutputManager
 from minivllm.utils.validation import check, check_names, is_int, is_number, is_text, shown
 
+# What a prompt may say of its items beside its text.
+_OF_ITEMS = ("multi_modal_data", "multi_modal_uuids", "mm_processor_kwargs", "media_io_kwargs")
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
 
 
@@ -55,8 +62,30 @@ def _tokenizer_of_directory(directory: Path):
     return AutoTokenizer.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
 
 
+@dataclass(frozen=True)
+class EngineInput:
+    """A prompt as the engine reads it: ``InputProcessor.preprocess`` makes it.
+
+    (vLLM: vllm/inputs/engine.py)
+
+    Args:
+        prompt_token_ids: with all placeholders of its items.
+        prompt: the text behind them, if there is one.
+        cache_salt: only requests with the same salt share cached blocks.
+        mm_features: its items, by offset.
+    """
+
+    prompt_token_ids: list[int]
+    prompt: str | None = None
+    cache_salt: str | None = None
+    mm_features: list[MultiModalFeatureSpec] = field(default_factory=list)
+
+
+Prompt = str | list[int] | dict | EngineInput
+
+
 class InputProcessor:
-    """Tokenizes prompts and validates requests.
+    """Tokenizes prompts, processes their items and validates requests.
 
     Args:
         tokenizer: a Hugging Face tokenizer, or None if prompts are token ids only.
@@ -66,6 +95,7 @@ class InputProcessor:
         max_logprobs: how many best tokens a request may ask for; -1 is all.
         structured_output_manager: compiles grammars; None: one with the usual settings.
         enable_lora: whether a request may have an adapter.
+        multimodal: reads pictures and sounds; None: the model takes none.
     """
 
     def __init__(
@@ -77,6 +107,7 @@ class InputProcessor:
         max_logprobs: int = 20,
         structured_output_manager: StructuredOutputManager | None = None,
         enable_lora: bool = False,
+        multimodal: MultiModalPreprocessor | None = None,
     ):
         # Special tokens may be added beyond the model's; those are refused where a prompt has them.
         if tokenizer is not None and tokenizer.vocab_size > model_config.vocab_size:
@@ -89,6 +120,7 @@ class InputProcessor:
         self.max_model_len = max_model_len
         self.max_logprobs = max_logprobs
         self.enable_lora = enable_lora
+        self.multimodal = multimodal
         self.structured_output_manager = structured_output_manager or StructuredOutputManager(
             tokenizer, model_config.vocab_size, model_config.eos_token_ids
         )
@@ -111,12 +143,36 @@ class InputProcessor:
             max_logprobs=config.max_logprobs,
             structured_output_manager=manager,
             enable_lora=config.lora_config is not None,
+            multimodal=make_preprocessor(config, tokenizer),
         )
+
+    def preprocess(self, prompt: Prompt) -> EngineInput:
+        """Encode a prompt; fetch, decode, resize and hash its items, and expand their placeholders.
+
+        With items this takes its time: an event loop calls it in a thread.
+
+        Args:
+            prompt: as for ``make_request``; one that is processed already stays as it is.
+
+        Raises:
+            ValueError: naming what is wrong with the prompt or an item.
+        """
+        if isinstance(prompt, EngineInput):
+            return prompt
+        parts = self._parts(prompt)
+        token_ids, text = self._encode(parts)
+        features: list[MultiModalFeatureSpec] = []
+        if self.multimodal is not None:
+            self._check_ids("prompt_token_ids", token_ids)
+            token_ids, features = self.multimodal.process(token_ids, parts)
+        elif items_of(parts.get("multi_modal_data")):
+            raise ValueError(f"{self.model_config.architecture} is not a multimodal model")
+        return EngineInput(token_ids, text, parts.get("cache_salt"), features)
 
     def make_request(
         self,
         request_id: str,
-        prompt: str | list[int] | dict,
+        prompt: Prompt,
         params: SamplingParams | BeamSearchParams | PoolingParams,
         arrival_time: float | None = None,
         priority: int = 0,
@@ -127,7 +183,8 @@ class InputProcessor:
         Args:
             request_id: chosen by the caller.
             prompt: text, a list of token ids, ``{"prompt": text}`` or
-                ``{"prompt_token_ids": [...]}``; a dict may have a ``"cache_salt"``, too.
+                ``{"prompt_token_ids": [...]}``; a dict may have a ``"cache_salt"``, too, and
+                ``"multi_modal_data"`` with its items by modality. See ``preprocess``.
             params: how to sample and when to stop; or what a pooling model does with the prompt.
             arrival_time: seconds of ``time.monotonic()``; None is now.
             priority: the smaller, the more important.
@@ -142,14 +199,16 @@ class InputProcessor:
         self._check_lora(lora_request)
         ok = arrival_time is None or is_number(arrival_time)
         check(ok, "arrival_time", arrival_time, "a number of seconds, or None for now")
-        token_ids, text, cache_salt = self._encode(prompt)
+        given = self.preprocess(prompt)
+        token_ids = given.prompt_token_ids
         self._check_ids("prompt_token_ids", token_ids)
         common: dict[str, Any] = {
-            "prompt": text,
+            "prompt": given.prompt,
             "arrival_time": time.monotonic() if arrival_time is None else arrival_time,
             "priority": priority,
-            "cache_salt": cache_salt,
+            "cache_salt": given.cache_salt,
             "lora_request": lora_request,
+            "mm_features": given.mm_features,
         }
         if isinstance(params, PoolingParams):
             pooling_params = params.completed(self.model_config)
@@ -171,7 +230,9 @@ class InputProcessor:
             most = self.max_model_len - 1  # one more token must fit, the first of the output
             allowed = f"at most {most}, one less than max_model_len"
             check(keep <= most, "truncate_prompt_tokens", keep, allowed)
-            token_ids = token_ids[-(most if keep == -1 else keep) :]
+            keep = most if keep == -1 else keep
+            check_not_cut(given, keep)
+            token_ids = token_ids[-keep:]
         return Request(
             request_id,
             token_ids,
@@ -285,8 +346,8 @@ class InputProcessor:
                 "of them; allow one more."
             )
 
-    def _encode(self, prompt: str | list | dict) -> tuple[list[int], str | None, str | None]:
-        """Encode a prompt: its token ids, the text behind them if there is one, its cache salt."""
+    def _parts(self, prompt: Any) -> dict:
+        """A prompt as a dict. Raises ``ValueError`` for a form or a key that is not known."""
         if isinstance(prompt, str):
             prompt = {"prompt": prompt}
         elif isinstance(prompt, (list, tuple)):
@@ -294,22 +355,39 @@ class InputProcessor:
         ok = isinstance(prompt, dict) and ("prompt" in prompt or "prompt_token_ids" in prompt)
         allowed = "a string, a list of token ids, {'prompt': ...} or {'prompt_token_ids': [...]}"
         check(ok, "a prompt", prompt, allowed)
-        check_names("a prompt", prompt, ("prompt", "prompt_token_ids", "cache_salt"))
+        check_names("a prompt", prompt, ("prompt", "prompt_token_ids", "cache_salt", *_OF_ITEMS))
         salt = prompt.get("cache_salt")
         ok = salt is None or (is_text(salt) and salt != "")
         check(ok, "cache_salt", salt, "a non-empty string without lone surrogates")
+        return prompt
+
+    def _encode(self, prompt: dict) -> tuple[list[int], str | None]:
+        """Encode a prompt: its token ids, and the text behind them if there is one."""
         text = prompt.get("prompt")
         ids = prompt.get("prompt_token_ids")
         if ids is not None:
             check(isinstance(ids, (list, tuple)), "prompt_token_ids", ids, "a list of integers")
             ok = text is None or is_text(text)
             check(ok, "prompt", text, "a string without lone surrogates")
-            return list(ids), text, salt
+            return list(ids), text
         check(is_text(text), "prompt", text, "a string without lone surrogates")
         if self.tokenizer is None:
             raise ValueError(
                 "skip_tokenizer_init=True leaves no tokenizer for a text prompt; "
                 "give {'prompt_token_ids': [...]}."
             )
-        read = str(text).lower() if self.model_config.do_lower_case else text
-        return self.tokenizer.encode(read), text, salt
+        read = str(text).lower() if self.model_config.do_lower_case else str(text)
+        return self.tokenizer.encode(self.with_own_placeholders(read)), text
+
+    def with_own_placeholders(self, text: str) -> str:
+        """A text with the model's own placeholders in place of numbered ones."""
+        known = {} if self.multimodal is None else self.multimodal.placeholders
+        return with_own_placeholders(text, known)
+
+
+def check_not_cut(prompt: EngineInput, keep: int) -> None:
+    """Raise ``ValueError`` if a prompt with items has more tokens than these: it is never cut."""
+    length = len(prompt.prompt_token_ids)
+    ok = not prompt.mm_features or length <= keep
+    allowed = f"at least {length}, the tokens of this prompt: one with pictures or sound is not cut"
+    check(ok, "truncate_prompt_tokens", keep, allowed)

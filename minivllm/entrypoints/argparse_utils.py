@@ -34,6 +34,14 @@ def parse_json(text: str) -> Any:
         raise argparse.ArgumentTypeError(message) from error
 
 
+def parse_json_or_text(text: str) -> Any:
+    """Parse JSON, or leave a text as it is: ``image=2``; the engine says whether it can be."""
+    return text if "=" in text and text[0] not in "{[" else parse_json(text)
+
+
+JSON_PARSERS = (parse_json, parse_json_or_text)
+
+
 def human_readable_int(text: str) -> int:
     """Parse an integer, also in vLLM's notation: 1k is 1000, 1K is 1024, and so m, M, g, G."""
     match = re.fullmatch(r"(-?\d+(?:\.\d+)?)([kKmMgG]?)", text)
@@ -66,8 +74,8 @@ class FlexibleArgumentParser(argparse.ArgumentParser):
     """argparse, with three things more.
 
     ``--max_num_seqs`` is ``--max-num-seqs``. ``--config`` names a YAML file, and what the file says
-    comes before the typed words, so these win. A flag that takes JSON (its type is ``parse_json``)
-    takes single keys, too; see ``JSON_TIP``.
+    comes before the typed words, so these win. A flag that takes JSON (its type is one of
+    ``JSON_PARSERS``) takes single keys, too; see ``JSON_TIP``.
     """
 
     def parse(self, args: list[str]) -> argparse.Namespace:
@@ -129,7 +137,7 @@ class FlexibleArgumentParser(argparse.ArgumentParser):
             name, equals, value = word.partition("=")
             flag, dot, path = name.partition(".")
             action = self._option_string_actions.get(flag)
-            if not dot or action is None or action.type is not parse_json:
+            if not dot or action is None or action.type not in JSON_PARSERS:
                 rest.append(word)
                 continue
             if not equals:

@@ -9,6 +9,7 @@ import json
 import re
 from typing import Any
 
+from minivllm.entrypoints.chat_parts import ChatMedia, media_part
 from minivllm.logger import init_logger
 from minivllm.utils.validation import check, is_one_of, is_text
 
@@ -23,7 +24,10 @@ _KNOWS_DEVELOPERS = re.compile(r"""["']developer["']""")
 
 
 def template_messages(
-    conversation: list[dict], chat_template: str, content_format: str
+    conversation: list[dict],
+    chat_template: str,
+    content_format: str,
+    media: ChatMedia | None = None,
 ) -> list[dict]:
     """The messages of a conversation, checked, as a template reads them.
 
@@ -31,18 +35,21 @@ def template_messages(
         conversation: messages as they were sent.
         chat_template: the template, which may not support the developer role.
         content_format: "string" or "openai"; see ``detect_content_format``.
+        media: collects pictures and sounds; None: there may be none.
 
     Raises:
         ValueError: for a bad message.
     """
+    media = ChatMedia() if media is None else media
     messages = [_checked(message) for message in conversation]
     if not _KNOWS_DEVELOPERS.search(chat_template):
         messages = _without_developers(messages)
     for message in messages:
-        content = message["content"]
-        message["content"] = text_of(content)
+        parts = _parts(message["content"])
         if content_format == "openai" and message["role"] != "tool":  # a tool's result is text
-            message["content"] = [{"type": "text", "text": text} for text in _texts(content)]
+            message["content"] = media.parts_of(parts)
+        else:
+            message["content"] = media.text_of(parts)
     return messages
 
 
@@ -52,16 +59,23 @@ def text_of(content: Any) -> str:
     Raises:
         ValueError: for a part that is not text.
     """
-    return "\n".join(text for text in _texts(content) if text)
+    return "\n".join(text for text in _parts(content, only_text=True) if text)
 
 
-def _texts(content: Any) -> list[str]:
-    """The texts of a content, those of parts that are null left out; an empty list for None."""
+def _parts(content: Any, only_text: bool = False) -> list[Any]:
+    """The texts and items of a content, without parts that are null; an empty list for None."""
     if not isinstance(content, (list, tuple)):
         return [] if content is None else [content]
-    texts = [_text_of_part(part) for part in content if not _is_null(part)]
-    check(all(map(is_text, texts)), "a message's content", content, _TEXT)
-    return texts
+    parts = []
+    for part in content:
+        item = None if only_text else media_part(part)
+        if item is not None:
+            parts.append(item)
+        elif not _is_null(part):
+            text = _text_of_part(part)
+            check(is_text(text), "a message's content", content, _TEXT)
+            parts.append(text)
+    return parts
 
 
 def _text_of_part(part: Any) -> Any:
@@ -81,7 +95,7 @@ def _checked(message: Any) -> dict:
     check(ok, "a message", message, "a dict with a 'role' and a 'content'")
     content = message.get("content")
     if isinstance(content, (list, tuple)):
-        _texts(content)
+        _parts(content)
     else:
         may_lack = message["role"] == "assistant" or "tool_calls" in message
         ok = is_text(content) or (content is None and may_lack)

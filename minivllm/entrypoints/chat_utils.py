@@ -8,6 +8,7 @@ from typing import Any
 
 from minivllm.entrypoints.chat_content_format import CONTENT_FORMATS, detect_content_format
 from minivllm.entrypoints.chat_messages import template_messages
+from minivllm.entrypoints.chat_parts import ChatMedia
 from minivllm.utils.validation import check, is_text
 
 # Arguments of transformers' ``apply_chat_template`` that are no variables of a template, and those
@@ -65,6 +66,7 @@ def apply_chat_template(
     tools: list[dict] | None = None,
     chat_template_kwargs: dict[str, Any] | None = None,
     chat_template_content_format: str = "auto",
+    media: ChatMedia | None = None,
 ) -> str:
     """One conversation as text, special tokens included.
 
@@ -73,6 +75,7 @@ def apply_chat_template(
         conversation: messages, each with a "role" and a "content".
         chat_template, add_generation_prompt, continue_final_message, tools,
             chat_template_kwargs, chat_template_content_format: as for ``LLM.chat``.
+        media: collects pictures and sounds; None: there may be none.
 
     Raises:
         ValueError: if there is no tokenizer or template, a message is not one, or the template
@@ -104,7 +107,7 @@ def apply_chat_template(
     check(ok, "chat_template_content_format", form, f"one of {', '.join(CONTENT_FORMATS)}")
     source = tokenizer.get_chat_template(chat_template, tools=tools)
     form = detect_content_format(source) if form == "auto" else form
-    messages = template_messages(conversation, source, form)
+    messages = template_messages(conversation, source, form, media)
     try:
         text = tokenizer.apply_chat_template(
             messages,
@@ -123,14 +126,19 @@ def apply_chat_template(
     return text
 
 
-def render_chat(tokenizer, conversation: list[dict], **template_args: Any) -> dict:
-    """One conversation as ``{"prompt": text, "prompt_token_ids": ids}``.
+def render_chat(
+    tokenizer, conversation: list[dict], media: ChatMedia | None = None, **template_args: Any
+) -> dict:
+    """One conversation as ``{"prompt": text, "prompt_token_ids": ids}``, with its items if any.
 
     The template writes its own special tokens, so encoding adds none. Arguments and errors are
     those of ``apply_chat_template``.
     """
-    text = apply_chat_template(tokenizer, conversation, **template_args)
-    return {"prompt": text, "prompt_token_ids": tokenizer.encode(text, add_special_tokens=False)}
+    text = apply_chat_template(tokenizer, conversation, media=media, **template_args)
+    prompt = {"prompt": text, "prompt_token_ids": tokenizer.encode(text, add_special_tokens=False)}
+    if media is not None and media.items:
+        prompt |= {"multi_modal_data": media.items, "multi_modal_uuids": media.uuids}
+    return prompt
 
 
 def _is_schema(tool: Any) -> bool:

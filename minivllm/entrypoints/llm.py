@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -14,7 +14,9 @@ from typing import Any
 from tqdm.auto import tqdm
 
 from minivllm.engine.arg_utils import EngineArgs
+from minivllm.engine.input_processor import check_not_cut
 from minivllm.engine.llm_engine import LLMEngine
+from minivllm.entrypoints.chat_parts import ChatMedia
 from minivllm.entrypoints.chat_utils import load_chat_template, render_chat
 from minivllm.entrypoints.offline_pooling import PoolingMixin
 from minivllm.entrypoints.progress_bar import check_use_tqdm, collect_outputs
@@ -27,7 +29,7 @@ from minivllm.request import Request
 from minivllm.sampling_params import BeamSearchParams, RequestOutputKind, SamplingParams
 from minivllm.scheduling.livelock import make_progress
 from minivllm.trace import Trace
-from minivllm.utils.validation import check, check_names, is_int
+from minivllm.utils.validation import check, check_names, is_int, is_text
 from minivllm.utils.vllm_arguments import check_default, without_defaults
 
 AnyParams = SamplingParams | BeamSearchParams
@@ -83,7 +85,11 @@ class LLM(PoolingMixin):
 
         Args:
             prompts: one prompt or a list of them; a prompt is text, a list of token ids,
-                ``{"prompt": text}`` or ``{"prompt_token_ids": [...]}``.
+                ``{"prompt": text}`` or ``{"prompt_token_ids": [...]}``. Beside these, a dict may
+                have ``"multi_modal_data"``: by modality an item or a list of items, as ``{"image":
+                picture}`` with a picture of PIL or an array; its text has the model's placeholder
+                for each of them, or numbered ones, ``<|image_1|>``. ``"multi_modal_uuids"`` names
+                them: an item that was there need not be given again.
             sampling_params: one for all, or a list of one for each; ``BeamSearchParams`` search
                 instead of sampling; None for ``get_default_sampling_params()``.
             use_tqdm: show a progress bar; a function makes one of ``total``, ``desc``,
@@ -94,7 +100,8 @@ class LLM(PoolingMixin):
                 Needs ``enable_lora=True``.
             tokenization_kwargs: options for the tokenizer, as ``{"truncation": True,
                 "max_length": 20}``; see ``TruncationParams.with_kwargs``.
-            mm_processor_kwargs: only None is here: there are no pictures or sounds.
+            mm_processor_kwargs: options of the model's processor of pictures or sounds, for all
+                prompts that have none of their own.
 
         Returns:
             One finished output per prompt, in the order of the prompts.
@@ -104,10 +111,13 @@ class LLM(PoolingMixin):
                 scheduling policy of your own never admits a request (``LivelockError``).
         """
         check_use_tqdm(use_tqdm)
-        check_default("LLM.generate()", "LLM", "mm_processor_kwargs", mm_processor_kwargs)
         self._check_runner("generate", "generate")
+        if mm_processor_kwargs and self.llm_engine.input_processor.multimodal is None:
+            raise ValueError(f"{self._model_name()} is not a multimodal model")
         params = self.get_default_sampling_params() if sampling_params is None else sampling_params
-        requests = self._make_requests(prompts, params, priority, lora_request, tokenization_kwargs)
+        requests = self._make_requests(
+            prompts, params, priority, lora_request, tokenization_kwargs, mm_processor_kwargs
+        )
         for request in requests:
             request.sampling_params.output_kind = RequestOutputKind.FINAL_ONLY
         outputs = collect_outputs(self._outputs_of(requests), len(requests), use_tqdm)
@@ -161,7 +171,10 @@ class LLM(PoolingMixin):
 
         Args:
             messages: one conversation or a list of them; a conversation is a list of
-                ``{"role": ..., "content": ...}``.
+                ``{"role": ..., "content": ...}``. A content may have pictures among its parts:
+                ``{"type": "image_url", "image_url": {"url": ...}}`` with a data URI, a path below
+                ``allowed_local_media_path`` or a URL of ``allowed_media_domains``; or
+                ``{"type": "image_pil", "image_pil": picture}``.
             sampling_params, use_tqdm: as for ``generate``.
             chat_template: a Jinja template to use instead of the tokenizer's own.
             add_generation_prompt: open the assistant's turn.
@@ -186,6 +199,7 @@ class LLM(PoolingMixin):
             render_chat(
                 self.get_tokenizer(),
                 conversation,
+                ChatMedia.of(self.llm_engine.input_processor, self._model_name()),
                 chat_template=self.chat_template if chat_template is None else chat_template,
                 add_generation_prompt=add_generation_prompt,
                 continue_final_message=continue_final_message,
@@ -199,7 +213,8 @@ class LLM(PoolingMixin):
         check(isinstance(given, dict), "tokenization_kwargs", given, "a dict, or None")
         encoded: dict[str, Any] | None = None
         if given or self.llm_engine.model_config.do_lower_case:  # then they are encoded again
-            prompts = [{"prompt": prompt["prompt"]} for prompt in prompts]
+            for prompt in prompts:
+                del prompt["prompt_token_ids"]
             given = {"add_special_tokens": False} | given
             encoded = given
         return self.generate(
@@ -211,6 +226,9 @@ class LLM(PoolingMixin):
             tokenization_kwargs=encoded,
             mm_processor_kwargs=mm_processor_kwargs,
         )
+
+    def _model_name(self) -> str:
+        return str(self.llm_engine.args.model or "minivllm")
 
     def beam_search(
         self,
@@ -282,7 +300,7 @@ class LLM(PoolingMixin):
         return self.llm_engine.reset_prefix_cache()
 
     def _make_requests(
-        self, prompts, params, priority, lora_request, tokenization_kwargs=None
+        self, prompts, params, priority, lora_request, tokenization_kwargs=None, mm_kwargs=None
     ) -> list[Request]:
         """One request per prompt, all of them checked; the engine knows nothing of them yet."""
         prompts = _as_list(prompts)
@@ -314,8 +332,10 @@ class LLM(PoolingMixin):
         each = zip(prompts, params, priority, loras, strict=True)
         for index, (prompt, one, rank, lora) in enumerate(each):
             try:
+                if mm_kwargs and isinstance(prompt, dict):
+                    prompt = {"mm_processor_kwargs": mm_kwargs} | prompt
                 if tokenization_kwargs is not None:
-                    prompt = tokenized(prompt, engine.tokenizer, how, engine.max_model_len)
+                    prompt = self._tokenized(prompt, how)
                 request = self.llm_engine.input_processor.make_request(
                     str(number), prompt, one, priority=rank, lora_request=lora
                 )
@@ -326,6 +346,23 @@ class LLM(PoolingMixin):
             requests.append(request)
         self._num_requests = number
         return requests
+
+    def _tokenized(self, prompt: Any, how: TruncationParams) -> Any:
+        """A prompt with its token ids, cut; one with pictures or sound is refused instead."""
+        engine = self.llm_engine
+        has_items = isinstance(prompt, dict) and prompt.get("multi_modal_data") is not None
+        if not has_items:
+            return tokenized(prompt, engine.tokenizer, how, engine.max_model_len)
+        keep = how.keep(engine.max_model_len)
+        whole = replace(how, truncate_prompt_tokens=None)
+        text = prompt.get("prompt")
+        if is_text(text):
+            prompt = prompt | {"prompt": engine.input_processor.with_own_placeholders(text)}
+        prompt = tokenized(prompt, engine.tokenizer, whole, engine.max_model_len)
+        processed = engine.input_processor.preprocess(prompt)
+        if keep is not None:
+            check_not_cut(processed, keep)
+        return processed
 
     def _free_number(self, request: Request, number: int) -> int:
         """Rename a request while its id is in use, from this number on. Returns the next number."""

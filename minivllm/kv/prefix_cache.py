@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from hashlib import sha256
 from itertools import islice
+from typing import Any
 
 from minivllm.kv.block import KVCacheBlock
 from minivllm.request import Request, Sequence
@@ -21,21 +22,27 @@ from minivllm.request import Request, Sequence
 _ROOT = bytes(32)  # the hash of the empty prefix
 
 
-def generate_block_hash_extra_keys(request: Request) -> tuple[str, ...]:
-    """Extra keys: what the K and V of a request depend on beside its tokens.
+def generate_block_hash_extra_keys(request: Request, start: int, end: int) -> tuple[Any, ...]:
+    """Extra keys: what K and V of positions ``start`` to ``end - 1`` depend on beside tokens.
 
-    They go into its first block's hash; the chain carries them on.
+    Adapter and salt go into the first block's hash; the chain carries them on. An item goes into
+    that of each block that its placeholders touch, with its place there.
     """
-    keys: list[str] = []
-    if request.lora is not None:
-        keys += ["lora", *request.lora[1:]]
-    if request.cache_salt is not None:
-        keys += ["salt", request.cache_salt]
+    keys: list[Any] = []
+    if start == 0:
+        if request.lora is not None:
+            keys += ["lora", *request.lora[1:]]
+        if request.cache_salt is not None:
+            keys += ["salt", request.cache_salt]
+    for feature in request.mm_features:
+        position = feature.mm_position
+        if position.offset < end and position.end > start:
+            keys.append(("mm", feature.identifier, position.offset - start))
     return tuple(keys)
 
 
 def hash_block_tokens(
-    parent: bytes, token_ids: list[int], extra_keys: tuple[str, ...] = ()
+    parent: bytes, token_ids: list[int], extra_keys: tuple[Any, ...] = ()
 ) -> bytes:
     """The block hash of a full block: 32 bytes.
 
@@ -47,7 +54,7 @@ def hash_block_tokens(
         extra_keys: see ``generate_block_hash_extra_keys``.
     """
     content = parent + array("q", token_ids).tobytes()
-    if extra_keys:  # as Python writes them: no two lists of strings look the same
+    if extra_keys:  # as Python writes them: no two lists look the same
         content += repr(extra_keys).encode()
     return sha256(content).digest()
 
@@ -133,10 +140,10 @@ class PrefixCache:
         known = seq.block_hashes
         size = self.block_size
         for i in range(len(known), num_blocks):
-            extra_keys = () if known else generate_block_hash_extra_keys(seq.request)
+            start, end = i * size, (i + 1) * size
+            extra_keys = generate_block_hash_extra_keys(seq.request, start, end)
             parent = known[-1] if known else _ROOT
-            token_ids = seq.token_ids[i * size : (i + 1) * size]
-            known.append(hash_block_tokens(parent, token_ids, extra_keys))
+            known.append(hash_block_tokens(parent, seq.token_ids[start:end], extra_keys))
         return known
 
     def find_longest_cache_hit(self, seq: Sequence) -> list[KVCacheBlock]:

@@ -23,7 +23,7 @@ class Swapper:
     def swap_out(
         self, seqs: list[Sequence], copies: list[KVCacheBlockCopy]
     ) -> list[KVCacheBlockSwap] | None:
-        """Move what sequences have computed to the host and free their blocks.
+        """Give sequences host blocks for what they have computed; then theirs can be freed.
 
         Args:
             seqs: all sequences of a request.
@@ -41,11 +41,7 @@ class Swapper:
             num_blocks = cdiv(seq.num_computed_tokens, manager.block_size)
             ids = manager.get_block_ids(seq.seq_id)[:num_blocks]
             tables[seq.seq_id] = [source.get(block_id, block_id) for block_id in ids]
-        swaps = self.swap_space.take(tables)
-        if swaps is not None:
-            for seq in seqs:
-                manager.free(seq, keep_host_blocks=True)
-        return swaps
+        return self.swap_space.take(tables)
 
     def can_swap_in(self, seqs: list[Sequence]) -> bool:
         """True if there are free blocks for these sequences, and for each to go on."""

@@ -11,7 +11,10 @@ from dataclasses import dataclass
 
 import torch
 
+from minivllm.attention.selector import make_backend
 from minivllm.models.decoder import DecoderModel
+from minivllm.models.multimodal import MultiModalEncoder
+from minivllm.multimodal.inputs import MultiModalFeatureSpec
 from minivllm.request import Request
 from minivllm.sampling.reference import choose
 from minivllm.structured_output.backend_types import StructuredOutputGrammar
@@ -58,12 +61,44 @@ class DenseAttention:
         return torch.einsum("hij,jhd->ihd", weights, value)
 
 
+@dataclass
+class GivenEmbeddings:
+    """Embeddings of a prompt's pictures and sounds: its places that have one, and these rows."""
+
+    places: list[int]
+    rows: torch.Tensor  # [len(places), hidden_size]
+
+
 @torch.inference_mode()
-def next_token_logits(model: DecoderModel, token_ids: list[int]) -> torch.Tensor:
+def encode(
+    encoder: MultiModalEncoder, features: list[MultiModalFeatureSpec], device: torch.device
+) -> GivenEmbeddings | None:
+    """Encode a prompt's items one by one, with attention by definition; None if it has none."""
+    if not features:
+        return None
+    backend = make_backend("reference", device)
+    places: list[int] = []
+    rows: list[torch.Tensor] = []
+    for feature in features:
+        place = feature.mm_position
+        is_embed = place.is_embed or (True,) * place.length
+        places += [place.offset + n for n, has_one in enumerate(is_embed) if has_one]
+        rows += encoder.encode(feature.modality, [feature.data or {}], backend)
+    return GivenEmbeddings(places, torch.cat(rows))
+
+
+@torch.inference_mode()
+def next_token_logits(
+    model: DecoderModel, token_ids: list[int], given: GivenEmbeddings | None = None
+) -> torch.Tensor:
     """float32 ``[vocab]``: one pass over all tokens, dense causal attention."""
     ids = torch.tensor(token_ids, device=next(model.parameters()).device)
     positions = torch.arange(len(token_ids), device=ids.device)
-    hidden = model(ids, positions, DenseAttention())
+    inputs_embeds = None
+    if given is not None:
+        inputs_embeds = model.model.embed_tokens(ids)
+        inputs_embeds[given.places] = given.rows
+    hidden = model(ids, positions, DenseAttention(), inputs_embeds)
     return model.compute_logits(hidden[-1:])[0]
 
 
@@ -73,15 +108,22 @@ def run(
     max_model_len: int,
     index: int = 0,
     grammar: StructuredOutputGrammar | None = None,
+    encoder: MultiModalEncoder | None = None,
 ) -> OracleOutput:
-    """Generate sample ``index`` of one request, alone. Its grammar is checked at every token."""
+    """Generate sample ``index`` of one request, alone. Its grammar is checked at every token.
+
+    With pictures or sound in the prompt it needs the model's encoder.
+    """
+    given = None
+    if encoder is not None:
+        given = encode(encoder, request.mm_features, next(model.parameters()).device)
     params = request.sampling_params
     seed = request.seed + index
     prompt = request.prompt_token_ids
     output: list[int] = []
     margins: list[float] = []
     while True:
-        logits = next_token_logits(model, prompt + output).tolist()
+        logits = next_token_logits(model, prompt + output, given).tolist()
         allowed = None
         if grammar is not None:
             allowed = {i for i in range(len(logits)) if grammar.fork().accept_tokens([i])}

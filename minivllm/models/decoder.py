@@ -172,9 +172,17 @@ class DecoderModel(CheckpointMixin):
         """The ``ModelConfig`` fields that only this family knows, from a Hugging Face config."""
         raise NotImplementedError
 
-    def embed(self, token_ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        """``[num_tokens]`` ids and positions to ``[num_tokens, hidden_size]``."""
-        x = self.model.embed_tokens(token_ids)
+    def embed(
+        self,
+        token_ids: torch.Tensor,
+        positions: torch.Tensor,
+        inputs_embeds: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """``[num_tokens]`` ids and positions to ``[num_tokens, hidden_size]``.
+
+        Given embeddings stand in the place of the ids'; learned positions are added to them, too.
+        """
+        x = self.model.embed_tokens(token_ids) if inputs_embeds is None else inputs_embeds
         if self.model.embed_positions is not None:
             x = x + self.model.embed_positions(positions + self.config.position_offset)
         return x
@@ -184,17 +192,21 @@ class DecoderModel(CheckpointMixin):
         token_ids: torch.Tensor,
         positions: torch.Tensor,
         attention: StepAttention,
+        inputs_embeds: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Hidden states of a flat batch.
 
         Args:
-            token_ids, positions: int64 ``[num_tokens]``, all sequences one after the other.
+            token_ids, positions: int64 ``[num_tokens]``, all sequences one after the other;
+                positions may be ``[3, num_tokens]`` (see ``MRotaryEmbedding``).
             attention: of this step; writes and reads the cache.
+            inputs_embeds: ``[num_tokens, hidden_size]`` in the place of the ids' embeddings. They
+                must be fresh: the layers write into them.
 
         Returns:
             ``[num_tokens, hidden_size]``, after the final norm.
         """
-        x = self.embed(token_ids, positions)
+        x = self.embed(token_ids, positions, inputs_embeds)
         x, residual = self.model.run_layers(x, self.model.cos_sin(positions), attention)
         x, _ = self.model.norm(x, residual)
         return x

@@ -13,11 +13,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from minivllm.attention.step import StepAttention
+from minivllm.attention.step import RaggedAttention, StepAttention
 from minivllm.models.checkpoint import CheckpointMixin
 from minivllm.models.layers import MLP, Embedding, LayerNorm
 from minivllm.models.linear import QKVParallelLinear, RowParallelLinear
-from minivllm.models.model_config import ModelConfig, require
+from minivllm.models.model_config import BlockSizes, ModelConfig, require
 from minivllm.models.token_types import decode_token_type_ids
 
 CLASSIFIER = "pooler.score"  # where the pooler has it; checkpoints name it as they like
@@ -26,7 +26,7 @@ CLASSIFIER = "pooler.score"  # where the pooler has it; checkpoints name it as t
 class EncoderAttention(nn.Module):
     """Self-attention in both directions."""
 
-    def __init__(self, config: ModelConfig):
+    def __init__(self, config: BlockSizes):
         super().__init__()
         self.scale = config.head_dim**-0.5
         self.qkv_proj = QKVParallelLinear(
@@ -39,11 +39,9 @@ class EncoderAttention(nn.Module):
         query_size = config.num_heads * config.head_dim
         self.o_proj = RowParallelLinear(query_size, config.hidden_size, config.o_bias)
 
-    def forward(self, x: torch.Tensor, attention: StepAttention) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, attention: RaggedAttention) -> torch.Tensor:
         q, k, v = self.qkv_proj(x)
-        metadata = attention.metadata[0]  # all layers have the same rows, and none keeps K and V
-        out = attention.backend.attend_ragged(q, k, v, metadata, self.scale)
-        return self.o_proj(out.flatten(-2))
+        return self.o_proj(attention(q, k, v, self.scale).flatten(-2))
 
 
 class EncoderLayer(nn.Module):
@@ -56,7 +54,7 @@ class EncoderLayer(nn.Module):
         self.mlp = MLP(config)
         self.output_layernorm = LayerNorm(config.hidden_size, config.norm_eps)
 
-    def forward(self, x: torch.Tensor, attention: StepAttention) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, attention: RaggedAttention) -> torch.Tensor:
         x, _ = self.post_attention_layernorm(self.self_attn(x, attention), x)
         x, _ = self.output_layernorm(self.mlp(x), x)
         return x
@@ -137,8 +135,10 @@ class EncoderModel(CheckpointMixin):
         x = self.model.embed_tokens(token_ids) + self.model.embed_token_types(types)
         x += self.model.embed_positions(positions + self.config.position_offset)
         x = self.model.norm(x)
+        # all layers have the same rows, and none keeps K and V
+        ragged = RaggedAttention(attention.backend, attention.metadata[0])
         for layer in self.model.layers:
-            x = layer(x, attention)
+            x = layer(x, ragged)
         return x
 
     def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> None:

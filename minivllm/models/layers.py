@@ -25,7 +25,7 @@ from minivllm.models.linear import (
     MergedColumnParallelLinear,
     RowParallelLinear,
 )
-from minivllm.models.model_config import ModelConfig
+from minivllm.models.model_config import BlockSizes, ModelConfig
 
 ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "silu": F.silu,
@@ -33,6 +33,7 @@ ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "gelu": F.gelu,
     "gelu_new": partial(F.gelu, approximate="tanh"),
     "gelu_pytorch_tanh": partial(F.gelu, approximate="tanh"),
+    "quick_gelu": lambda x: x * torch.sigmoid(1.702 * x),
 }
 
 
@@ -178,7 +179,7 @@ class GatedMLP(nn.Module):
 class MLP(nn.Module):
     """MLP without a gate, as in GPT-2 and OPT: ``down(act(up(x)))``."""
 
-    def __init__(self, config: ModelConfig):
+    def __init__(self, config: BlockSizes):
         super().__init__()
         width = config.hidden_size
         inner = config.intermediate_size

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, cast
 
@@ -16,13 +17,14 @@ from torch import nn
 
 from minivllm.config.speculative import SpeculativeConfig
 from minivllm.distributed.group import Group
-from minivllm.models.checkpoint import LinearPart
+from minivllm.models.checkpoint import CheckpointMixin, LinearPart
 from minivllm.models.decoder import DecoderModel
 from minivllm.models.hub import ModelSource, draft_model_directory
 from minivllm.models.linear import EmbeddingMethod, Linear, LinearMethod
 from minivllm.models.model_config import ModelConfig, read_architecture
+from minivllm.models.multimodal import MultiModalEncoder
 from minivllm.models.pipeline_parallel import StageModel, stage_class, take_stage
-from minivllm.models.registry import get_model_class
+from minivllm.models.registry import MULTIMODAL_MODELS, get_encoder_class, get_model_class
 from minivllm.models.tensor_parallel import divide
 from minivllm.models.tied_head import TiedHead
 from minivllm.models.weight_utils import weights_iterator
@@ -39,12 +41,15 @@ def load_draft_config(
 
     Raises:
         FileNotFoundError: if it cannot be had.
-        ValueError: if its vocabulary is another one.
+        ValueError: if its vocabulary is another one, or a half reads pictures or sound.
     """
     if config is None or config.method != "draft_model":
         return None, None
     directory = draft_model_directory(args, config.model)
+    ok = not target.is_multimodal
+    check(ok, "speculative_config.method", config.method, "'ngram' with pictures or sound")
     draft = read_config(directory)
+    check(not draft.is_multimodal, "the speculative model", draft.architecture, "a text model")
     ok = draft.vocab_size == target.vocab_size
     allowed = f"the model's own, {target.vocab_size} tokens"
     check(ok, "the speculative model's vocabulary", f"{draft.vocab_size} tokens", allowed)
@@ -73,7 +78,9 @@ def load_config(
         ok = isinstance(names, list) and names != [] and is_text(names[0])
         check(ok, "hf_overrides['architectures']", names, "a list with an architecture's name")
         architecture = names[0]
-    read_config = get_model_class(architecture).read_config
+    is_multimodal = architecture in MULTIMODAL_MODELS
+    get_class = get_encoder_class if is_multimodal else get_model_class
+    read_config = get_class(architecture).read_config
     return ModelConfig.from_directory(
         directory,
         architecture,
@@ -122,11 +129,12 @@ def load_model(
     convert = getattr(pooler, "convert", iter)
     # 1. Names, shapes and dtypes of the checkpoint's tensors, without their numbers.
     model_class = get_model_class(config.architecture)
+    read = partial(_read, directory, config, load_format)
     has_stages = stages is not None and stages.size > 1
     if weights is None and not dummy:
         head = TiedHead(model_class, directory)
-        read = head.watch(weights_iterator(Path(directory), load_format, use_tqdm=False))
-        stored = {name: tensor.to("meta") for name, tensor in convert(read)}
+        watched = head.watch(read(use_tqdm=False))
+        stored = {name: tensor.to("meta") for name, tensor in convert(watched)}
         if pooler is None and not config.is_encoder_only:
             config = head.checked(config, dtype)
         del head
@@ -150,12 +158,50 @@ def load_model(
             _fill_randomly(model)
         else:
             if weights is None:
-                weights = weights_iterator(Path(directory), load_format, use_tqdm)
+                weights = read(use_tqdm=use_tqdm)
             model.load_weights(convert(weights))
         for module in model.modules():
             if isinstance(module, Linear):
                 module.quant_method.process_weights_after_loading(module)
     return model
+
+
+def load_encoder(
+    directory: str | Path,
+    config: ModelConfig,
+    dtype: torch.dtype,
+    device: torch.device,
+    load_format: str = "auto",
+) -> MultiModalEncoder:
+    """Build what makes embeddings of pictures or sound, and fill it from the model's checkpoint.
+
+    Every rank has the whole of it, in floats. Arguments and errors are those of ``load_model``.
+    """
+    assert config.multimodal_architecture is not None, "a text model has no encoder"
+    encoder_class = get_encoder_class(config.multimodal_architecture)
+    with torch.device("meta"), _default_dtype(dtype), _named(directory):
+        encoder = encoder_class(config)
+    encoder.requires_grad_(False).eval()
+    weights = partial(weights_iterator, Path(directory), load_format, use_tqdm=False)
+    with _named(directory):
+        if load_format != "dummy":
+            encoder.load_weights((name, tensor.to("meta")) for name, tensor in weights())
+        _allocate(encoder, device)
+        if load_format == "dummy":
+            _fill_randomly(encoder)
+        else:
+            encoder.load_weights(weights())
+    return encoder
+
+
+def _read(
+    directory: str | Path, config: ModelConfig, load_format: str, use_tqdm: bool
+) -> Iterator[tuple[str, torch.Tensor]]:
+    """A checkpoint's tensors; of a model of pictures or sound those of its decoder."""
+    weights = weights_iterator(Path(directory), load_format, use_tqdm)
+    if config.multimodal_architecture is None:
+        return weights
+    return get_encoder_class(config.multimodal_architecture).language_weights(weights)
 
 
 class ChoosesMethods(Protocol):
@@ -222,7 +268,7 @@ def _choose_embedding_method(
             head.register_parameter(name, parameter)
 
 
-def _allocate(model: DecoderModel, device: torch.device) -> None:
+def _allocate(model: CheckpointMixin, device: torch.device) -> None:
     """Give parameters memory on the device; one that is shared stays shared."""
     made: dict[nn.Parameter, nn.Parameter] = {}
     for module in model.modules():
@@ -236,7 +282,7 @@ def _allocate(model: DecoderModel, device: torch.device) -> None:
             module.register_buffer(name, buffer.to(device))
 
 
-def _fill_randomly(model: DecoderModel) -> None:
+def _fill_randomly(model: CheckpointMixin) -> None:
     """Dummy weights: small random numbers, the same each time (vLLM: DummyModelLoader).
 
     A rank draws those of the whole model, and takes its share. Packed ones are zeros.

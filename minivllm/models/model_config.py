@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -28,6 +28,37 @@ _MOST = {  # of each size: memory is asked for by it
     "num_hidden_layers": 2**12, "num_attention_heads": 2**12, "num_key_value_heads": 2**12,
     "head_dim": 2**10, "max_position_embeddings": 2**22,
 }  # fmt: skip
+
+
+class BlockSizes(Protocol):
+    """Sizes of a layer's attention and MLP: what both ask of a config, a decoder's or a tower's."""
+
+    @property
+    def hidden_size(self) -> int: ...
+
+    @property
+    def intermediate_size(self) -> int: ...
+
+    @property
+    def num_heads(self) -> int: ...
+
+    @property
+    def num_kv_heads(self) -> int: ...
+
+    @property
+    def head_dim(self) -> int: ...
+
+    @property
+    def hidden_act(self) -> str: ...
+
+    @property
+    def qkv_bias(self) -> bool: ...
+
+    @property
+    def o_bias(self) -> bool: ...
+
+    @property
+    def mlp_bias(self) -> bool: ...
 
 
 @dataclass(frozen=True)
@@ -68,7 +99,15 @@ class ModelConfig:
     do_lower_case: bool = False  # texts are read in lower case
     type_vocab_size: int = 1  # of an encoder: types that a token can have
     start_layer: int = 0  # of a stage: what number its first layer has in the whole model
+    # the class of what makes embeddings of pictures or sound, by its name; None: it reads text
+    multimodal_architecture: str | None = None
+    placeholder_ids: frozenset[int] = frozenset()  # tokens in whose places these embeddings stand
     hf_config: Any = field(default=None, repr=False, compare=False)  # as transformers reads it
+
+    @property
+    def is_multimodal(self) -> bool:
+        """True for a decoder that also reads pictures or sound."""
+        return self.multimodal_architecture is not None
 
     @property
     def max_model_len(self) -> int:
@@ -146,6 +185,9 @@ class ModelConfig:
         """
         ok = size == 1 or self.runner_type == "generate"
         check(ok, "pipeline_parallel_size", size, "1 for a pooling model, which has no stages yet")
+        ok = size == 1 or not self.is_multimodal
+        allowed = "1 for a model of pictures or sound, which has no stages yet"
+        check(ok, "pipeline_parallel_size", size, allowed)
         begin, end = get_pp_indices(self.num_layers, rank, size)
         return replace(
             self,
@@ -210,8 +252,12 @@ class ModelConfig:
     ) -> ModelConfig:
         """Read a Hugging Face config and the values of a generation_config.json.
 
+        Of a model of pictures or sound these are its language half's; ``read_config`` gets all.
+
         Raises like ``from_directory``.
         """
+        whole = hf
+        hf = whole.get_text_config()
         _check_sizes(hf)
         eos_ids: set[int] = set()
         for ids in (hf.eos_token_id, generation.get("eos_token_id")):
@@ -219,7 +265,7 @@ class ModelConfig:
             ids = ids if isinstance(ids, list) else [ids]
             eos_ids.update(i for i in ids if is_int(i, 0) and i < hf.vocab_size)
         common = {
-            "hf_config": hf,
+            "hf_config": whole,
             "architecture": architecture,
             "vocab_size": hf.vocab_size,
             "hidden_size": hf.hidden_size,
@@ -230,7 +276,7 @@ class ModelConfig:
             "max_position_embeddings": hf.max_position_embeddings,
             "tie_word_embeddings": hf.tie_word_embeddings,
             "sliding_windows": (None,) * hf.num_hidden_layers,
-            "dtype": _torch_dtype(hf),
+            "dtype": _torch_dtype(whole),
             "eos_token_ids": frozenset(eos_ids),
             "default_sampling": sampling_defaults(generation),
         }
@@ -239,7 +285,7 @@ class ModelConfig:
         ok = num_heads % num_kv_heads == 0
         allowed = f"a divisor of the {num_heads} attention heads"
         check(ok, "num_key_value_heads in config.json", num_kv_heads, allowed)
-        return cls(**common | read_config(hf))
+        return cls(**common | read_config(whole))
 
 
 def read_architecture(directory: str | Path) -> str:

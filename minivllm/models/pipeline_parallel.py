@@ -43,12 +43,13 @@ class StageModel(DecoderModel):
         token_ids: torch.Tensor,
         positions: torch.Tensor,
         attention: StepAttention,
+        inputs_embeds: torch.Tensor | None = None,
         hidden_states: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """``DecoderModel.forward`` of a stage.
 
         Args:
-            token_ids, positions, attention: as there.
+            token_ids, positions, attention, inputs_embeds: as there; the last of the first stage.
             hidden_states: of the stage before, ``[2, num_tokens, hidden_size]``: its last layer's
                 output, and the residual. The first stage does not read them.
 
@@ -59,7 +60,7 @@ class StageModel(DecoderModel):
         decoder = self.model
         residual = None
         if hidden_states is None or self.config.start_layer == 0:
-            x = self.embed(token_ids, positions)
+            x = self.embed(token_ids, positions, inputs_embeds)
         else:
             x, residual = hidden_states
         x, residual = decoder.run_layers(x, decoder.cos_sin(positions), attention, residual)

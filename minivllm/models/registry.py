@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from minivllm.models.decoder import DecoderModel
+    from minivllm.models.multimodal import MultiModalEncoder
 
 # "architectures" in a config.json: the module with the class of that name
 MODELS = {
@@ -22,6 +23,15 @@ MODELS = {
     "BertModel": "minivllm.models.bert",
     "RobertaModel": "minivllm.models.roberta",
     "XLMRobertaModel": "minivllm.models.roberta",
+}
+# Models of pictures or sound: towers of their own, beside one of the decoders above
+MULTIMODAL_MODELS = {
+    "LlavaForConditionalGeneration": "minivllm.models.llava",
+}
+# Models whose code comes with their weights, which is never run, and what reads such prompts here
+_INSTEAD = {
+    "Phi3VForCausalLM": "LlavaForConditionalGeneration reads several pictures in a prompt, too",
+    "UltravoxModel": "Qwen2AudioForConditionalGeneration reads sounds, too",
 }
 # Pooling models of the same families: a name without a head, or with another one
 POOLING_SUFFIXES = ("Model", "ForSequenceClassification")
@@ -48,9 +58,25 @@ def get_model_class(architecture: str) -> type[DecoderModel]:
         ValueError: if we do not have it.
     """
     name = _SAME_FAMILY.get(architecture, architecture)
+    if name in _INSTEAD:
+        raise ValueError(
+            f"architecture {architecture!r} is code that comes with its weights, and no such code "
+            f"is ever run; {_INSTEAD[name]}."
+        )
     if name not in MODELS:
         raise ValueError(
             f"architecture {architecture!r} is not supported; minivllm runs {', '.join(MODELS)}, "
-            f"and of these families ...{', ...'.join(POOLING_SUFFIXES)} as pooling models."
+            f"of these families ...{', ...'.join(POOLING_SUFFIXES)} as pooling models, and with "
+            f"pictures or sound {', '.join(MULTIMODAL_MODELS)}."
         )
     return getattr(import_module(MODELS[name]), name)
+
+
+def get_encoder_class(architecture: str) -> type[MultiModalEncoder]:
+    """The class of a model's towers, by the whole model's architecture in a config.json."""
+    return getattr(import_module(MULTIMODAL_MODELS[architecture]), architecture)
+
+
+def get_decoders() -> dict[str, type[DecoderModel]]:
+    """The classes of all decoders, by their ``model_type`` in a config.json."""
+    return {family.lower(): get_model_class(name) for family, name in _FAMILIES.items()}

@@ -91,6 +91,11 @@ def resolve_pooling(config: ModelConfig, directory: Path, wanted: PoolingRequest
     automatic = wanted.task == wanted.runner == "auto" and wanted.convert in ("auto", "none")
     if automatic and wanted.pooler_config is None and modules is None and generates:
         return config
+    if config.is_multimodal:
+        raise ValueError(
+            f"{config.multimodal_architecture} reads pictures or sound; such models generate here, "
+            "and do not pool yet."
+        )
     tasks = _tasks(config, wanted)
     settings = replace(wanted.pooler_config or PoolerConfig())
     if wanted.task == "reward" and settings.task is None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from minivllm.kv.block_table import BlockIds, KVCacheBlockCopy
 from minivllm.kv.swap_space import KVCacheBlockSwap
 from minivllm.lora.request import LoadedLoRA
+from minivllm.multimodal.inputs import MultiModalFeatureSpec
 from minivllm.pooling_params import PoolingParams
 from minivllm.request import Sequence
 from minivllm.trace.rank_work import RankWork
@@ -35,6 +36,7 @@ class NewRequestData:
     is_beam: bool = False  # beams are searched without drafts
     lora: LoadedLoRA | None = None  # its adapter; None: the base model
     pooling_params: PoolingParams | None = None  # of a request that samples nothing
+    mm_features: list[MultiModalFeatureSpec] = field(default_factory=list)  # items of its prompt
 
     @classmethod
     def from_sequence(cls, seq: Sequence) -> NewRequestData:
@@ -49,6 +51,7 @@ class NewRequestData:
             is_beam=request.beam_params is not None,
             lora=request.lora,
             pooling_params=request.pooling_params,
+            mm_features=request.mm_features,
         )
 
 
@@ -87,6 +90,10 @@ class SchedulerOutput:
     new_block_ids: dict[str, BlockIds] = field(default_factory=dict)
     # adapters to copy from host memory into slots, before the forward pass
     lora_loads: list[tuple[LoadedLoRA, int]] = field(default_factory=list)
+    # identifiers whose encoder outputs are to be forgotten, first of all
+    free_encoder_mm_hashes: list[str] = field(default_factory=list)
+    # items to be encoded before the forward pass: indices into the sequence's ``mm_features``
+    scheduled_encoder_inputs: dict[str, list[int]] = field(default_factory=dict)
     swaps_out: list[KVCacheBlockSwap] = field(default_factory=list)  # device to host, first of all
     swaps_in: list[KVCacheBlockSwap] = field(default_factory=list)  # host to device, then
     # before the forward pass
@@ -124,6 +131,7 @@ class SchedulerOutput:
         self.num_computed_tokens.pop(seq_id, None)
         self.new_block_ids.pop(seq_id, None)
         self.scheduled_spec_decode_tokens.pop(seq_id, None)
+        self.scheduled_encoder_inputs.pop(seq_id, None)
         self.kv_cache_block_copies[:] = [
             copy for copy in self.kv_cache_block_copies if copy.seq_id != seq_id
         ]

@@ -57,17 +57,18 @@ class Preemptor:
             )
             return False
         output.swaps_out += swaps
-        if self.trace is not None:
-            for seq in victims:
-                ids = tuple(block.block_id for block in space.tables[seq.seq_id])
-                self.trace.record(SwappedOut, seq.seq_id, ids)
         return True
 
-    def free(self, seq: Sequence, queue_index: int | None) -> None:
-        """Free a victim's blocks; it will recompute all of its tokens."""
-        self.kv_manager.free(seq)
-        seq.num_computed_tokens = 0
-        if self.trace is not None:
+    def requeue(self, seq: Sequence, swapped: bool, queue_index: int | None) -> None:
+        """Requeue a victim; unless it was swapped out, all of its tokens are computed again."""
+        if not swapped:
+            seq.num_computed_tokens = 0
+        if self.trace is None:
+            return
+        if swapped:
+            blocks = self.kv_manager.swap_space.tables[seq.seq_id]
+            self.trace.record(SwappedOut, seq.seq_id, tuple(b.block_id for b in blocks))
+        else:
             self.trace.record(Preempted, seq.seq_id, queue_index)
 
     def log(self, request: Request, swapped: bool, num_preemptions: int) -> None:

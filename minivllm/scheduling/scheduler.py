@@ -19,6 +19,7 @@ from minivllm.request_protocols import Beams
 from minivllm.scheduling.beams import BeamSearch
 from minivllm.scheduling.checkpoint import Checkpoint, reset
 from minivllm.scheduling.drafts import give_back_rejected
+from minivllm.scheduling.forks import fork
 from minivllm.scheduling.integrity import check_integrity
 from minivllm.scheduling.limits import check_limits
 from minivllm.scheduling.lora_slots import LoRASlots
@@ -35,7 +36,7 @@ from minivllm.scheduling.request_queue import RequestQueue
 from minivllm.scheduling.stop import check_stop
 from minivllm.scheduling.tracing import trace_ranks, trace_request, trace_schedule
 from minivllm.trace import Trace
-from minivllm.trace.records import Finished, Forked, Sampled
+from minivllm.trace.records import Finished, Sampled
 
 
 class Scheduler:
@@ -155,10 +156,8 @@ class Scheduler:
             seq = self.running[index]
             num_new = self._num_new_tokens(seq, output)
             if num_new > 1:
-                if self._is_too_long(seq.num_tokens - seq.num_computed_tokens):
-                    return  # a sibling that could not begin with the others
-                num_new = self._limit_chunk(num_new)
-            if num_new > 0:  # else a beam that waits for the others
+                num_new = self._limit_chunk(seq, num_new)
+            if num_new > 0:  # else it is passed over, like a beam that waits for the others
                 # Out of blocks: preempt until it fits, or this request is itself the victim.
                 while (new_ids := self.kv_manager.allocate_slots(seq, num_new, copies)) is None:
                     self._preempt(self.policy.victim(self.running).request, output)
@@ -193,14 +192,16 @@ class Scheduler:
         promised = 0
         for seq in request.unfinished_seqs:  # several only after a preemption
             hit = manager.get_computed_blocks(seq)
-            num_new = seq.num_tokens - hit.num_tokens
-            fits = manager.can_fit_full_sequence(seq, hit, self._limit_chunk(num_new), promised)
-            if not fits or (self._is_too_long(num_new) and not admitted):
-                self._withdraw(admitted, output)
+            seq.num_computed_tokens = hit.num_tokens
+            num_wanted = self._num_new_tokens(seq, output)
+            num_new = self._limit_chunk(seq, num_wanted)
+            fits = manager.can_fit_full_sequence(seq, hit, num_new, promised)
+            if not fits or (num_new == 0 < num_wanted and not admitted):
+                self._withdraw(request, output)
                 return False
             manager.allocate_new_computed_blocks(seq, hit)
             admitted.append(seq)
-            self._start(seq, output)
+            self._start(seq, num_new, output)
             promised += manager.num_missing_blocks(seq)
         if manager.prefix_cache is not None:
             manager.prefix_cache.record_queries(admitted)
@@ -235,7 +236,7 @@ class Scheduler:
             if will_fork and seq.num_computed_tokens >= seq.num_tokens:
                 output.forks[seq_id] = request.seq_ids[1:]
 
-    def _start(self, seq: Sequence, output: SchedulerOutput) -> None:
+    def _start(self, seq: Sequence, num_new: int, output: SchedulerOutput) -> None:
         """Start an admitted sequence; after its siblings there may be no budget left for it."""
         request = seq.request
         if seq.status == RequestStatus.WAITING:
@@ -246,9 +247,6 @@ class Scheduler:
             request.num_cached_tokens = seq.num_computed_tokens
             request.metrics.first_scheduled_time = time.monotonic()
         seq.status = RequestStatus.RUNNING
-        num_new = self._limit_chunk(self._num_new_tokens(seq, output))
-        if self._is_too_long(seq.num_tokens - seq.num_computed_tokens):
-            num_new = 0
         if num_new > 0:
             self.kv_manager.allocate_slots(seq, num_new, output.kv_cache_block_copies)
             self._add_to_output(output, seq, num_new)
@@ -267,7 +265,8 @@ class Scheduler:
             output.swaps_in += self.preemptor.swapper.swap_in(seqs)
             self.running += seqs
             for seq in seqs:
-                self._start(seq, output)
+                num_new = self._limit_chunk(seq, self._num_new_tokens(seq, output))
+                self._start(seq, num_new, output)
 
     def _has_room(self, request: Request) -> bool:
         """True if a request's sequences, forks to come included, may run beside the others."""
@@ -286,12 +285,14 @@ class Scheduler:
             num_new -= beam_search.num_held_back(seq, output.num_scheduled_tokens, num_more)
         return num_new
 
-    def _is_too_long(self, num_tokens: int) -> bool:
-        """True if these tokens exceed the budget and may not be computed in chunks."""
-        return num_tokens > self.token_budget and not self.config.enable_chunked_prefill
+    def _limit_chunk(self, seq: Sequence, num_new: int) -> int:
+        """Limit a chunk to the budget, and to the long prefill threshold beside other requests.
 
-    def _limit_chunk(self, num_new: int) -> int:
-        """Limit a chunk to the budget, and to the long prefill threshold beside other requests."""
+        It is 0 if what the sequence lacks exceeds the budget, and may not be computed in chunks.
+        """
+        num_missing = seq.num_tokens - seq.num_computed_tokens
+        if num_missing > self.token_budget and not self.config.enable_chunked_prefill:
+            return 0
         threshold = self.config.long_prefill_token_threshold if len(self.requests) > 1 else 0
         return min(num_new, self.token_budget, threshold or num_new)
 
@@ -303,21 +304,22 @@ class Scheduler:
         for seq in victims:
             self.running.remove(seq)
             self._unschedule(seq, output)
+            self._release(seq, swapped)
             seq.status = RequestStatus.PREEMPTED
             output.preempted_req_ids.append(seq.seq_id)
-            if not swapped:
-                self.preemptor.free(seq, index if seq is victims[0] else None)
+            self.preemptor.requeue(seq, swapped, index if seq is victims[0] else None)
         self.num_preemptions += 1
         request.num_preemptions += 1
         self.preemptor.log(request, swapped, self.num_preemptions)
 
-    def _withdraw(self, admitted: list[Sequence], output: SchedulerOutput) -> None:
-        """Undo the admission of sequences whose sibling did not fit."""
-        for seq in reversed(admitted):
-            resumed = seq.seq_id in output.resumed_req_ids
-            self._unschedule(seq, output)
-            seq.status = RequestStatus.PREEMPTED if resumed else RequestStatus.WAITING
-            self.kv_manager.free(seq)
+    def _withdraw(self, request: Request, output: SchedulerOutput) -> None:
+        """Undo the admission of a request of which a sequence did not fit."""
+        for seq in reversed(request.unfinished_seqs):
+            if seq.status == RequestStatus.RUNNING:  # one that did
+                resumed = seq.seq_id in output.resumed_req_ids
+                self._unschedule(seq, output)
+                seq.status = RequestStatus.PREEMPTED if resumed else RequestStatus.WAITING
+            self._release(seq)
             seq.num_computed_tokens = 0
 
     def _unschedule(self, seq: Sequence, output: SchedulerOutput) -> None:
@@ -327,6 +329,13 @@ class Scheduler:
             self.token_budget += num_new + self._num_drafting_slots
         output.remove(seq.seq_id)
         seq.spec_token_ids = []
+
+    def _release(self, seq: Sequence, swapped: bool = False) -> None:
+        """Release all that a sequence holds, but for host blocks if it was swapped out."""
+        if swapped:
+            self.kv_manager.free(seq, keep_host_blocks=True)
+        else:
+            self.kv_manager.free(seq)
 
     # -- after a step ------------------------------------------------------------------------------
 
@@ -405,19 +414,7 @@ class Scheduler:
 
     def fork(self, seq: Sequence, indices: Iterable[int]) -> list[Sequence]:
         """Fork a sequence. Returns siblings that share its tokens and blocks, beside it."""
-        children = [seq.fork(index) for index in indices]
-        runs = seq.status == RequestStatus.RUNNING  # not if it was preempted meanwhile
-        for child in children:
-            if runs:
-                self.kv_manager.fork(seq, child)
-            self.sequences[child.seq_id] = child
-            if self.trace is not None:
-                self.trace.record(Forked, seq.seq_id, child.seq_id)
-        if runs:
-            place = self.running.index(seq.request.seqs[-1]) + 1
-            self.running[place:place] = children
-        seq.request.seqs = [*seq.request.seqs, *children]
-        return children
+        return fork(self, seq, indices)
 
     def finish(
         self, seq: Sequence, status: RequestStatus, stop_reason: int | str | None = None
@@ -428,7 +425,7 @@ class Scheduler:
             self.running.remove(seq)
         seq.status = status
         seq.stop_reason = stop_reason
-        self.kv_manager.free(seq)
+        self._release(seq)
         del self.sequences[seq.seq_id]
         self.next_output.finish(seq.seq_id)
         if self.trace is not None:

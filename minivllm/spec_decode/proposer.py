@@ -82,12 +82,20 @@ class Drafter:
         config: who guesses, and how many tokens.
         max_model_len: the longest sequence.
         vocab_size: token ids are below it.
+        placeholder_ids: of tokens that stand for pictures or sound, which are never drafted.
     """
 
-    def __init__(self, config: SpeculativeConfig, max_model_len: int, vocab_size: int):
+    def __init__(
+        self,
+        config: SpeculativeConfig,
+        max_model_len: int,
+        vocab_size: int,
+        placeholder_ids: frozenset[int] = frozenset(),
+    ):
         self.k = config.num_speculative_tokens
         self.max_model_len = max_model_len
         self.vocab_size = vocab_size
+        self.placeholder_ids = placeholder_ids
         self.proposer: Proposer | None = None  # where a draft model guesses, beside the target
         if config.method == "custom_class":
             self.proposer = config.model
@@ -114,12 +122,17 @@ class Drafter:
         for seq in seqs:
             # what a grammar leaves no choice about need not be guessed
             token_ids = _forced(seq) or proposed.get(seq.seq_id, [])
-            token_ids = token_ids[: self._room(seq)]
+            token_ids = self._before_placeholders(token_ids[: self._room(seq)])
             if seq.grammar is not None:
                 token_ids = seq.grammar.validate_tokens(token_ids)
             if token_ids:
                 drafts[seq.seq_id] = token_ids
         return drafts
+
+    def _before_placeholders(self, token_ids: list[int]) -> list[int]:
+        """Drafts up to the first that is a placeholder: a copied one would have no embedding."""
+        stops = (n for n, token_id in enumerate(token_ids) if token_id in self.placeholder_ids)
+        return token_ids[: next(stops, None)]
 
     def _goes_on(self, seq: Sequence) -> bool:
         if seq.request.beam_params is not None:

@@ -7,15 +7,25 @@ The scheduler sends only what is new; this is the other side's copy.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Protocol
 
 import torch
 
 from minivllm.kv.block_table import BlockIds
 from minivllm.lora.request import LoadedLoRA
+from minivllm.multimodal.inputs import MultiModalFeatureSpec
 from minivllm.sampling.metadata import SamplingMetadata, SamplingState
 from minivllm.sampling.rejection_sampler import DrawnDrafts, states_to_verify
 from minivllm.scheduling.output import NO_TOKEN, BeamMove, SchedulerOutput
+
+
+class PromptPositions(Protocol):
+    """Positions of a sequence's tokens, where they are not their places."""
+
+    def of(self, start: int, num_tokens: int) -> list[int]:
+        """Positions of the tokens from place ``start`` on."""
+        ...
 
 
 @dataclass(eq=False)
@@ -26,6 +36,8 @@ class CachedRequestState(SamplingState):
     is_beam: bool = False
     lora: LoadedLoRA | None = None  # its adapter
     drawn_drafts: DrawnDrafts | None = None  # the last ones, if they were drawn
+    mm_features: list[MultiModalFeatureSpec] = field(default_factory=list)  # items of its prompt
+    positions: PromptPositions | None = None  # None: those of its tokens' places
 
 
 def _child(parent: CachedRequestState, token_ids: list[int], seed: int) -> CachedRequestState:
@@ -38,6 +50,8 @@ def _child(parent: CachedRequestState, token_ids: list[int], seed: int) -> Cache
         block_ids=tuple(list(block_ids) for block_ids in parent.block_ids),
         is_beam=parent.is_beam,
         lora=parent.lora,
+        mm_features=parent.mm_features,
+        positions=parent.positions,
     )
 
 
@@ -79,6 +93,7 @@ class InputBatch:
                 num_prompt_tokens=new.num_prompt_tokens,
                 is_beam=new.is_beam,
                 lora=new.lora,
+                mm_features=new.mm_features,
             )
             params = new.sampling_params
             if params is not None and (num_top := params.prompt_logprobs) is not None:

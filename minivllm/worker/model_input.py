@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import torch
@@ -29,18 +30,26 @@ class ModelInput:
     slots: list[list[int]] = field(default_factory=lambda: [[]])
     block_tables: list[list[list[int]]] = field(default_factory=lambda: [[]])
 
-    def add(self, token_ids: list[int], start: int, block_ids: BlockIds, block_size: int) -> None:
-        """Add a sequence that computes these tokens, from position ``start`` on.
+    def add(
+        self,
+        token_ids: list[int],
+        start: int,
+        block_ids: BlockIds,
+        block_size: int,
+        positions: Iterable[int] | None = None,
+    ) -> None:
+        """Add a sequence that computes these tokens, from place ``start`` on.
 
         Args:
             token_ids: what it computes.
-            start: the position of the first one.
+            start: the place of the first one, from which its slot follows.
             block_ids: of its table in each group.
-            block_size: positions per block.
+            block_size: places per block.
+            positions: that the model is told; None: the places.
         """
         stop = start + len(token_ids)
         self.token_ids += token_ids
-        self.positions += range(start, stop)
+        self.positions += range(start, stop) if positions is None else positions
         self.query_lens.append(stop - start)
         self.seq_lens.append(stop)
         for table, tables, slots in zip(block_ids, self.block_tables, self.slots, strict=True):

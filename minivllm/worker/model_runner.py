@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 import torch
@@ -90,9 +91,9 @@ class ModelRunner:
         # 3. One flat batch.
         token_ids, positions, metadata = self.prepare_inputs(plan)
         # 4. The model, or a recording of it.
-        forward = self._forward
+        forward: Callable[..., torch.Tensor] = self._forward
         graphs = self.cuda_graph_runner
-        if graphs is not None and graphs.has(metadata) and not self._has_adapters:
+        if graphs is not None and graphs.has(metadata) and not self.is_unlike_recordings:
             forward = graphs.replay
         hidden = forward(token_ids, positions, metadata)
         # 5. The next tokens; a subclass makes something else of hidden states.
@@ -122,7 +123,7 @@ class ModelRunner:
         return output
 
     @property
-    def _has_adapters(self) -> bool:
+    def is_unlike_recordings(self) -> bool:
         """True if rows of the step have adapters: no graph has recorded which."""
         return self.lora_manager is not None and self.lora_manager.model.rows.metadata is not None
 
@@ -158,11 +159,16 @@ class ModelRunner:
         self.input_batch.append(output.sampled_token_ids)
 
     def _forward(
-        self, token_ids: torch.Tensor, positions: torch.Tensor, metadata: list[AttentionMetadata]
+        self,
+        token_ids: torch.Tensor,
+        positions: torch.Tensor,
+        metadata: list[AttentionMetadata],
+        **inputs: torch.Tensor,
     ) -> torch.Tensor:
+        """The model's hidden states; a subclass may give it further inputs."""
         of_layers = [metadata[group] for group in self.kv_cache.layer_groups]
         attention = StepAttention(self.attention, self.kv_cache, of_layers)
-        return self.model(token_ids, positions, attention)
+        return self.model(token_ids, positions, attention, **inputs)
 
     def _move_blocks(self, scheduler_output: SchedulerOutput) -> None:
         """Swaps and copies, in this order: each may reuse a block that the one before has left."""
@@ -192,7 +198,9 @@ class ModelRunner:
             token_ids = state.token_ids[start : start + num_new]
             # drafts are guesses, and so not among the state's tokens
             token_ids += scheduler_output.scheduled_spec_decode_tokens.get(seq_id, ())
-            model_input.add(token_ids, start, state.block_ids, self.block_size)
+            places = state.positions
+            positions = None if places is None else places.of(start, len(token_ids))
+            model_input.add(token_ids, start, state.block_ids, self.block_size, positions)
         if self.cuda_graph_runner is not None:
             model_input.pad(self.cuda_graph_runner.size_for(model_input.query_lens))
         return model_input.to_tensors(self.device)

@@ -11,11 +11,13 @@ from typing import Any
 import torch
 
 from minivllm.attention.metadata import AttentionMetadata
-from minivllm.attention.step import StepAttention
 from minivllm.distributed.group import Group
 from minivllm.models.decoder import DecoderModel
+from minivllm.models.multimodal import MultiModalEncoder
 from minivllm.scheduling.output import NO_TOKEN, ModelRunnerOutput, SchedulerOutput
+from minivllm.worker.encoder_runner import EncoderRunner
 from minivllm.worker.model_runner import ModelRunner
+from minivllm.worker.multimodal_runner import MultiModalRunner
 from minivllm.worker.pooling_runner import PoolingRunner
 
 
@@ -64,11 +66,14 @@ class PipelineStage(ModelRunner):
         return super().execute_model(scheduler_output)
 
     def _forward(
-        self, token_ids: torch.Tensor, positions: torch.Tensor, metadata: list[AttentionMetadata]
+        self,
+        token_ids: torch.Tensor,
+        positions: torch.Tensor,
+        metadata: list[AttentionMetadata],
+        **inputs: torch.Tensor,
     ) -> torch.Tensor:
-        of_layers = [metadata[group] for group in self.kv_cache.layer_groups]
-        attention = StepAttention(self.attention, self.kv_cache, of_layers)
-        return self.model(token_ids, positions, attention, self._hidden_states)
+        hidden_states = self._hidden_states
+        return super()._forward(token_ids, positions, metadata, hidden_states=hidden_states)
 
 
 class EarlierStage(PipelineStage):
@@ -95,16 +100,22 @@ class EarlierStage(PipelineStage):
             self.input_batch.states[seq_id].token_ids += [*drafts, NO_TOKEN]
 
 
-def make_runner(group: Group, model: DecoderModel, **args: Any) -> ModelRunner:
+def make_runner(
+    group: Group, model: DecoderModel, encoder: MultiModalEncoder | None, **args: Any
+) -> ModelRunner:
     """Make the model runner of a stage, or of a model in one piece: it samples, or it pools.
 
     Args:
         group: the stages.
         model: the part of the model that this stage has.
+        encoder: towers for pictures or sound; None: of a text model.
         args: the other arguments of ``ModelRunner``, by name.
     """
     if group.size > 1:
         stage_class = PipelineStage if group.rank == group.size - 1 else EarlierStage
         return stage_class(group, model=model, **args)
+    if encoder is not None:
+        runner = EncoderRunner(encoder, args["attention"])
+        return MultiModalRunner(runner, model=model, **args)
     runner_class = ModelRunner if model.pooler is None else PoolingRunner
     return runner_class(model=model, **args)

@@ -12,6 +12,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from minivllm.multimodal.inputs import MultiModalFeatureSpec
 from minivllm.pooling_params import PoolingParams
 from minivllm.sampling_params import SamplingParams
 from minivllm.scheduling.output import NewRequestData, SchedulerOutput
@@ -25,11 +26,13 @@ def full_step(
     block_size: int,
     pooling_params: PoolingParams | None = None,
     num_groups: int = 1,
+    mm_features: list[MultiModalFeatureSpec] | None = None,
 ) -> SchedulerOutput:
     """The SchedulerOutput of the largest step that the limits allow: most tokens, most logits.
 
     The first sequences are as long as they may be, the others have a token each. All blocks are the
-    null block, so that a storage of one block is enough. Pooling models sample nothing.
+    null block, so that a storage of one block is enough. Pooling models sample nothing. Items such
+    as pictures are encoded for the first sequence.
     """
     lengths = [1] * min(max_tokens, max_seqs)
     left = max_tokens - len(lengths)
@@ -41,6 +44,7 @@ def full_step(
     if pooling_params is None:
         params = SamplingParams(top_k=1000, top_p=0.99)  # sampling that takes the most memory
     ids = [f"profile-{i}" for i in range(len(lengths))]
+    features = mm_features or []
     return SchedulerOutput(
         num_scheduled_tokens=dict(zip(ids, lengths, strict=True)),
         num_computed_tokens=dict.fromkeys(ids, 0),
@@ -49,9 +53,18 @@ def full_step(
             for i, n in zip(ids, lengths, strict=True)
         },
         scheduled_new_reqs=[
-            NewRequestData(i, [0] * n, n, params, seed=0, pooling_params=pooling_params)
-            for i, n in zip(ids, lengths, strict=True)
+            NewRequestData(
+                seq_id,
+                [0] * n,
+                n,
+                params,
+                seed=0,
+                pooling_params=pooling_params,
+                mm_features=features if seq_id == ids[0] else [],
+            )
+            for seq_id, n in zip(ids, lengths, strict=True)
         ],
+        scheduled_encoder_inputs={ids[0]: list(range(len(features)))},
     )
 
 

@@ -38,8 +38,10 @@ from minivllm.logger import init_logger
 from minivllm.lora import apply as lora
 from minivllm.lora.request import LoadedLoRA, LoRARequest
 from minivllm.models.decoder import DecoderModel
-from minivllm.models.loader import load_model
+from minivllm.models.loader import load_encoder, load_model
 from minivllm.models.model_config import ModelConfig
+from minivllm.models.multimodal import MultiModalEncoder
+from minivllm.multimodal.inputs import MultiModalFeatureSpec, PlaceholderRange
 from minivllm.pooling.make_pooler import make_pooler
 from minivllm.pooling_params import PoolingParams
 from minivllm.quantization import gguf, w4a16
@@ -73,6 +75,7 @@ class Worker:
         self.model_config: ModelConfig = self.config.model_config
         self.draft_config: ModelConfig | None = self.config.draft_model_config
         self.draft_model: DecoderModel | None = None
+        self.encoder: MultiModalEncoder | None = None
         self.lora_manager: WorkerLoRAManager | None = None
         self.device = config.device_config.device
         self.ranks_here = 1  # on this device
@@ -131,6 +134,8 @@ class Worker:
         load = self.config.load_config
         with self._out_of_memory_explained("the weights"):
             self.model = self._load(load.model_directory, whole.model_config, whole.lora_config)
+            if whole.model_config.is_multimodal:
+                self.encoder = self._load_encoder(load.model_directory, whole.model_config)
             if whole.draft_model_config is not None and load.draft_model_directory is not None:
                 self.draft_model = self._load(load.draft_model_directory, whole.draft_model_config)
         return export_timings() if self.device.type == "cpu" else {}
@@ -164,6 +169,14 @@ class Worker:
             else:
                 cpu.apply(model, self.attention)
         return model
+
+    def _load_encoder(self, directory: Path, config: ModelConfig) -> MultiModalEncoder:
+        """Load the towers; each rank has all of them."""
+        load_format = self.config.load_config.load_format
+        encoder = load_encoder(directory, config, config.dtype, self.device, load_format)
+        if self.device.type == "cpu" and not self.config.device_config.enforce_eager:
+            cpu.choose_linear_methods(encoder)
+        return encoder
 
     def get_kv_cache_spec(self) -> dict[str, KVCacheSpec]:
         """The KVCacheSpec of each layer that this rank has, by name; a draft model's come last."""
@@ -345,6 +358,7 @@ class Worker:
         return make_runner(
             self.parallel_state.pp,
             model=self.model,
+            encoder=self.encoder,
             kv_cache=kv_cache,
             host_kv_cache=self._kv_cache(groups, num_host_blocks, torch.device("cpu")),
             block_size=self.block_size,
@@ -395,12 +409,29 @@ class Worker:
             block_size=self.block_size,
             pooling_params=PoolingParams().completed(self.model_config) if pools else None,
             num_groups=runner.kv_cache.num_groups,
+            mm_features=self._largest_items(limits.max_num_batched_tokens),
         )
         with cpu.layers_as_modules(self.model):
             return peak_bytes(self.device, lambda: runner.execute_model(step))
 
+    def _largest_items(self, max_tokens: int) -> list[MultiModalFeatureSpec]:
+        """The largest items that a step may encode, one after the other; none of a text model."""
+        if self.encoder is None:
+            return []
+        modality, data, length = self.encoder.largest_item()
+        return [
+            MultiModalFeatureSpec(
+                data=dict(data),
+                modality=modality,
+                identifier=f"profile-{number}",
+                mm_position=PlaceholderRange(offset=number * length, length=length),
+            )
+            for number in range(max(1, max_tokens // length))
+        ]
+
     def _weight_bytes(self) -> int:
-        models = [model for model in (self.model, self.draft_model) if model is not None]
+        parts = self.model, self.draft_model, self.encoder
+        models = [model for model in parts if model is not None]
         slots = 0 if self.lora_manager is None else self.lora_manager.model.nbytes
         return slots + sum(p.nbytes for model in models for p in model.parameters())
 
@@ -411,7 +442,7 @@ class Worker:
             yield
         except torch.OutOfMemoryError as error:
             clear_frames(error.__traceback__)
-            for name in ("model", "draft_model", "model_runner"):
+            for name in ("model", "draft_model", "encoder", "model_runner"):
                 vars(self).pop(name, None)
             gc.collect()
             torch.cuda.empty_cache()

@@ -20,9 +20,9 @@ PACKAGE = Path(__file__).parents[2] / "minivllm"
 # Models come before requests: they know nothing of one, though a request may name an adapter.
 ROOMS = [
     "version", "utils", "envs", "logger", "pooling_params", "config", "sampling_params", "metrics",
-    "trace", "distributed", "attention", "embedded", "models", "pooling", "quantization", "lora",
-    "outputs", "request_protocols", "request", "kv", "spec_decode", "scheduling",
-    "structured_output", "sampling",
+    "trace", "multimodal", "distributed", "attention", "embedded", "models", "pooling",
+    "quantization", "lora", "outputs", "request_protocols", "request", "kv", "spec_decode",
+    "scheduling", "structured_output", "sampling",
     "cpu", "worker", "executor", "engine",
     "lab", "lab/contiguous", "lab/sim", "lab/viz", "entrypoints", "lab/bench", "lab/training",
     "lab/quantize", "xray",

@@ -96,9 +96,9 @@ def test_the_list_of_what_is_not_here_is_vllms():
 
 @pytest.mark.parametrize(
     "given",
-    [{"optimization_level": True}, {"nnodes": 1.5}, {"limit_mm_per_prompt": {"image": 1}},
+    [{"optimization_level": True}, {"nnodes": 1.5}, {"mm_encoder_only": True},
      {"hf_token": True}, {"offload_params": {"a"}}, {"ignore_patterns": []}, {"watermark": 0.1},
-     {"mm_processor_cache_gb": 0}],
+     {"mm_hasher_algorithm": "sha256"}],
 )  # fmt: skip
 def test_another_value_asks_for_something(given):
     with pytest.raises(ValueError, match="it is vLLM's, not minivllm's"):
@@ -119,13 +119,11 @@ def test_calls_refuse_what_only_vllm_does(tiny_chat):
     llm = LLM(str(tiny_chat), num_gpu_blocks_override=200)
     talk, params = [{"role": "user", "content": "a"}], SamplingParams(max_tokens=1)
     search = BeamSearchParams(beam_width=2, max_tokens=1)
-    for call in (
-        lambda: llm.generate("a", params, False, mm_processor_kwargs={"num_crops": 4}),
-        lambda: llm.chat(talk, params, False, mm_processor_kwargs={"num_crops": 4}),
-        lambda: llm.beam_search("a", search, concurrency_limit=2),
-    ):
-        with pytest.raises(ValueError, match="it is vLLM's, not minivllm's"):
-            call()
+    for call in (llm.generate, llm.chat):
+        with pytest.raises(ValueError, match="is not a multimodal model"):
+            call(talk if call == llm.chat else "a", params, mm_processor_kwargs={"num_crops": 4})
+    with pytest.raises(ValueError, match="it is vLLM's, not minivllm's"):
+        llm.beam_search("a", search, concurrency_limit=2)
     assert llm.generate("a", params, False, mm_processor_kwargs={})
     assert llm.beam_search("a", search, concurrency_limit=None)
 

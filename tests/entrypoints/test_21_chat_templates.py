@@ -115,7 +115,7 @@ def test_a_null_part_leaves_no_blank_line_in_a_prompt():
 @pytest.mark.parametrize(
     "part",
     [{}, {"text": "a"}, {"type": "?", "text": "a"}, {"type": ["text"], "text": "a"}, None, 5,
-     {"type": "image_url", "text": "a"}, {"type": "thinking", "thinking": None}, "\ud800",
+     {"type": "image_file", "text": "a"}, {"type": "thinking", "thinking": None}, "\ud800",
      {"type": "input_text"}, {"type": "text", "text": 5}],
 )  # fmt: skip
 def test_a_part_that_is_no_text_is_refused(part):

@@ -76,6 +76,16 @@ VALUES = {
     "data_parallel_size": 2,
     "pipeline_parallel_size": 2,
     "distributed_executor_backend": "together",
+    "limit_mm_per_prompt": {"limit_mm_per_prompt": {"image": 2}},
+    "mm_processor_kwargs": {"mm_processor_kwargs": {"do_rescale": False}},
+    "media_io_kwargs": {"media_io_kwargs": {"image": {"rgba_background_color": [0, 0, 0]}}},
+    "mm_processor_cache_gb": 0.5,
+    "interleave_mm_strings": True,
+    "allowed_local_media_path": "/tmp",
+    "allowed_media_domains": ["images.example.org", "localhost"],
+    "max_num_encoder_input_tokens": 64,
+    "encoder_cache_size": 128,
+    "disable_chunked_mm_input": True,
     "preemption_mode": "swap",
     "trace": True,
     "disable_log_stats": True,
@@ -287,3 +297,50 @@ def test_values_of_a_file_may_look_like_flags_and_may_be_nothing(tmp_path):
     )
     args = parse_args(["--config", str(file)])
     assert (args.response_role, args.max_model_len, args.revision) == ("--model", None, None)
+
+
+@pytest.mark.parametrize(
+    ("given", "limits"),
+    [
+        ("image=2", {"image": 2}),
+        ("image=16, video=2", {"image": 16, "video": 2}),
+        ('{"image": 2, "audio": 0}', {"image": 2, "audio": 0}),
+        ('{"image": {"count": 5, "width": 512}, "video": {}}', {"image": 5, "video": 999}),
+        ("{}", None),
+    ],
+)
+def test_a_limit_of_pictures_is_json_or_vllms_old_form(given, limits):
+    assert engine_args(parse_args(["--limit-mm-per-prompt", given])).limit_mm_per_prompt == limits
+    assert EngineArgs(limit_mm_per_prompt=given).limit_mm_per_prompt == limits
+
+
+@pytest.mark.parametrize(
+    ("argument", "value", "said"),
+    [
+        ("limit_mm_per_prompt", "images=2", "no argument 'images'; did you mean 'image'"),
+        ("limit_mm_per_prompt", "image=two", "must be a dict such as"),
+        ("limit_mm_per_prompt", "image", "must be a dict such as"),
+        ("limit_mm_per_prompt", "[1]", "must be a dict such as"),
+        ("limit_mm_per_prompt", {"image": -1}, "an integer of at least 0, got -1"),
+        ("limit_mm_per_prompt", {"image": {"count": True}}, "an integer of at least 0, got True"),
+        ("limit_mm_per_prompt", {"image": {"length": 3}}, "no argument 'length'"),
+        ("mm_processor_kwargs", [1], "must be a dict"),
+        ("media_io_kwargs", {"image": 5}, "must be a dict of options by modality"),
+        ("media_io_kwargs", {"image": {"image_mode": "CMYK"}}, "image_mode must be"),
+        ("media_io_kwargs", {"image": {"rgba_background_color": [0, 0, 256]}}, "three integers"),
+        ("media_io_kwargs", {"audio": {"rate": 1}}, "no argument 'rate'"),
+        ("mm_processor_cache_gb", -1, "at least 0, got -1"),
+        ("mm_processor_cache_gb", float("nan"), "at least 0, got nan"),
+        ("allowed_local_media_path", "/no/such/directory", "an existing directory"),
+        ("allowed_local_media_path", __file__, "an existing directory"),
+        ("allowed_media_domains", "images.example.org", "a list of names of hosts"),
+        ("allowed_media_domains", ["https://images.example.org"], "a list of names of hosts"),
+        ("allowed_media_domains", ["a b"], "a list of names of hosts"),
+        ("encoder_cache_size", 0, "an integer of at least 1"),
+        ("max_num_encoder_input_tokens", 0.5, "an integer of at least 1"),
+    ],
+)  # fmt: skip
+def test_a_wrong_option_of_pictures_is_named(argument, value, said):
+    with pytest.raises(ValueError, match=f"^{argument}|^image_mode|^rgba_background") as refused:
+        EngineArgs(**{argument: value})
+    assert said in str(refused.value)

@@ -15,11 +15,13 @@ from typing import Any
 
 from minivllm.engine.arg_utils import AsyncEngineArgs, EngineArgs
 from minivllm.entrypoints.argparse_utils import (
+    JSON_PARSERS,
     JSON_TIP,
     FlexibleArgumentParser,
     human_readable_int,
     optional,
     parse_json,
+    parse_json_or_text,
 )
 from minivllm.entrypoints.chat_content_format import CONTENT_FORMATS
 from minivllm.entrypoints.openai.chat_completion.tool_choice import STRICT_LEVELS
@@ -75,9 +77,11 @@ def _engine_flags(parser: FlexibleArgumentParser) -> None:
             parse = _PARSERS[kind]
             if field.type == "Any" or field.type.endswith("None"):
                 parse = optional(parse)
+            if field.type.startswith("dict | str"):
+                parse = parse_json_or_text
             nargs = "+" if kind == "list[str]" else None
             short = [_SHORT[field.name]] if field.name in _SHORT else []
-            metavar = "JSON" if parse is parse_json else "X"
+            metavar = "JSON" if parse in JSON_PARSERS else "X"
             group.add_argument(
                 flag, *short, type=parse, nargs=nargs, default=default, metavar=metavar, help=text
             )

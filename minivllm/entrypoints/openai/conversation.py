@@ -10,10 +10,13 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, Field, model_validator
 from typing_extensions import NotRequired, TypedDict
 
+from minivllm.entrypoints.chat_parts import MEDIA_PARTS
 from minivllm.entrypoints.openai.errors import RequestError
 from minivllm.entrypoints.openai.protocol import OpenAIBaseModel
+from minivllm.utils.validation import is_one_of
 
-_TEXT_PARTS = ("text", "refusal", "thinking")  # types of parts that are taken from a client
+# Types of parts that are taken from a client; a picture of PIL is none.
+_PARTS = ("text", "refusal", "thinking", *(kind for kind in MEDIA_PARTS if kind != "image_pil"))
 
 
 class FunctionDefinition(BaseModel):
@@ -50,13 +53,13 @@ class NamedToolChoice(TypedDict):
 
 
 def _checked(message: dict[str, Any]) -> dict[str, Any]:
-    """Check a message: it has a role, and a content that is text or a list of text parts.
+    """Check a message: it has a role, and a content that is text or a list of parts.
 
     A message without a content gets an empty one.
 
     Raises:
         ValueError: for a bad message.
-        RequestError: for a part that is not text.
+        RequestError: for a part of another type.
     """
     if not isinstance(message.get("role"), str):
         raise ValueError("a message needs a role, which is a string")
@@ -66,31 +69,31 @@ def _checked(message: dict[str, Any]) -> dict[str, Any]:
     if content is None and message["role"] == "assistant":
         return message if "tool_calls" in message else message | {"content": ""}
     if not isinstance(content, (str, list)):
-        raise ValueError("a message's content must be text, or a list of text parts")
+        raise ValueError("a message's content must be text, or a list of parts")
     for part in content if isinstance(content, list) else ():
-        if not isinstance(part, dict) or part.get("type") not in _TEXT_PARTS:
+        if not isinstance(part, dict) or not _is_known(part):
             raise RequestError(
-                f"a part of a message must have one of the types {', '.join(_TEXT_PARTS)}, got "
+                f"a part of a message must have one of the types {', '.join(_PARTS)}, got "
                 f"{str(part)[:100]}"
             )
     return message | {"content": content}
+
+
+def _is_known(part: dict[str, Any]) -> bool:
+    """True for a part of a known type, and for vLLM's short form: {"image_url": "https://..."}."""
+    if "type" in part:
+        return is_one_of(part["type"], _PARTS)
+    return any(kind in part for kind in MEDIA_PARTS if kind in _PARTS)
 
 
 Message = Annotated[dict[str, Any], AfterValidator(_checked)]
 
 
 class MediaFields(OpenAIBaseModel):
-    """Options for reading images and sounds. They are refused unless they are empty."""
+    """Options for reading and processing pictures and sounds; see ``PromptProcessor``."""
 
     media_io_kwargs: dict[str, dict[str, Any]] | None = None
     mm_processor_kwargs: dict[str, Any] | None = None
-
-    @model_validator(mode="after")
-    def _check_media(self):
-        for name in ("media_io_kwargs", "mm_processor_kwargs"):
-            if getattr(self, name):
-                raise RequestError(f"{name} is for images and sounds; this server has none", name)
-        return self
 
 
 class ConversationFields(MediaFields):

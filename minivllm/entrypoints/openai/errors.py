@@ -20,6 +20,7 @@ from starlette.responses import Response
 
 from minivllm.executor.exceptions import EngineDeadError
 from minivllm.logger import init_logger
+from minivllm.multimodal.errors import MediaError
 from minivllm.scheduling.livelock import LivelockError
 from minivllm.utils.validation import InvalidParameter
 
@@ -32,6 +33,11 @@ _NAMED = {
     "stream_options", "structured_outputs", "suffix", "task", "temperature", "tool_choice", "tools",
     "top_logprobs", "top_p", "truncate_prompt_tokens",
 }  # fmt: skip
+_KINDS = {
+    HTTPStatus.BAD_REQUEST: "BadRequestError",
+    HTTPStatus.REQUEST_ENTITY_TOO_LARGE: "Bad Request",  # as a body that is too large
+    HTTPStatus.UNPROCESSABLE_ENTITY: "UnprocessableEntityError",
+}
 _OF_STARLETTE = (HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED)
 
 
@@ -66,7 +72,8 @@ class RequestError(Exception):
             return error
         if isinstance(error, ValueError) and not isinstance(error, LivelockError):
             name = getattr(error, "parameter", "").rsplit(" ", 1)[-1]
-            return cls(str(error), name if name in _NAMED else None)
+            status = error.status if isinstance(error, MediaError) else HTTPStatus.BAD_REQUEST
+            return cls(str(error), name if name in _NAMED else None, status, _KINDS[status])
         if isinstance(error, EngineDeadError):
             message = "the engine has stopped"
         else:

@@ -6,9 +6,13 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
+from typing import Any
 
+from minivllm.engine.input_processor import EngineInput, check_not_cut
+from minivllm.entrypoints.chat_parts import ChatMedia
 from minivllm.entrypoints.chat_utils import NOT_THE_TEMPLATES, apply_chat_template
-from minivllm.entrypoints.openai.conversation import ConversationFields, shown_tools
+from minivllm.entrypoints.openai.conversation import ConversationFields, MediaFields, shown_tools
 from minivllm.entrypoints.openai.errors import RequestError
 from minivllm.entrypoints.openai.protocol import EngineFields
 from minivllm.entrypoints.openai.served_model import ServedModel
@@ -27,14 +31,60 @@ class PromptProcessor:
 
     def __init__(self, served: ServedModel):
         self.served = served
+        self.engine = served.engine
         self.args = served.args
         self.tokenizer = served.engine.tokenizer
         pools = served.engine.model_config.runner_type == "pooling"
         together = "" if pools else ", prompt and answer together"
         self._context = f"the context holds {served.max_model_len} tokens{together}"
 
-    def render(self, messages: list[dict], request: ConversationFields) -> str:
+    async def of_chat(self, request: ConversationFields, truncates: bool) -> EngineInput:
+        """The prompt of a conversation: rendered, tokenized, and its items fetched and processed.
+
+        Items are prepared in a thread, so that the event loop goes on. A client's uuids are not
+        taken: its items are the same only if their content is.
+
+        Args:
+            request: with the messages.
+            truncates: the prompt may be longer than the context.
+
+        Raises:
+            RequestError, ValueError: for messages that cannot be rendered, and items that may not
+                or cannot be read.
+        """
+        options = self._media_options(request)
+        media = ChatMedia.of(self.engine.input_processor, self.served.models.model_name())
+        text = self.render(request, media)
+        token_ids = await self.encode(text, request.add_special_tokens, truncates)
+        prompt = {"prompt": text, "prompt_token_ids": token_ids,
+                  "cache_salt": getattr(request, "cache_salt", None)}  # fmt: skip
+        if not media.items:
+            return self.engine.input_processor.preprocess(prompt)
+        return await self.engine.preprocess(prompt | options | {"multi_modal_data": media.items})
+
+    def _media_options(self, request: MediaFields) -> dict[str, Any]:
+        """Options of a request for its items. Raises ``RequestError`` unless they are trusted."""
+        options = {}
+        for name in ("media_io_kwargs", "mm_processor_kwargs"):
+            if not (value := getattr(request, name)):
+                continue
+            if self.engine.input_processor.multimodal is None:
+                raise RequestError(f"{name} is for images and sounds; this server has none", name)
+            if not self.args.trust_request_mm_kwargs:
+                raise RequestError(
+                    f"this server takes no {name} from a request; it would need "
+                    "--trust-request-mm-kwargs",
+                    name,
+                )
+            options[name] = value
+        return options
+
+    def render(self, request: ConversationFields, media: ChatMedia) -> str:
         """Write a conversation with the chat template. A request's own fields have precedence.
+
+        Args:
+            request: with the messages.
+            media: collects pictures and sounds.
 
         Raises:
             RequestError, ValueError: for a template that is not trusted, or that fails.
@@ -55,13 +105,14 @@ class PromptProcessor:
         more = {name: value for name, value in more.items() if name not in NOT_THE_TEMPLATES}
         return apply_chat_template(
             self.tokenizer,
-            messages,
+            request.messages,
             chat_template=template or self.served.chat_template,
             add_generation_prompt=request.add_generation_prompt,
             continue_final_message=request.continue_final_message,
             tools=tools,
             chat_template_kwargs=more,
             chat_template_content_format=self.args.chat_template_content_format,
+            media=media,
         )
 
     async def encode(self, text: str, add_special_tokens: bool, truncates: bool) -> list[int]:
@@ -93,27 +144,31 @@ class PromptProcessor:
         check(is_text(text), "prompt", text, "a string without lone surrogates")
 
     def truncate(
-        self, token_ids: list[int], request: EngineFields, max_tokens: int | None
-    ) -> list[int]:
+        self, prompt: EngineInput, request: EngineFields, max_tokens: int | None
+    ) -> EngineInput:
         """Cut a prompt to ``truncate_prompt_tokens``; by default its last tokens are kept.
 
         Args:
-            token_ids: the prompt.
+            prompt: with items it is refused instead of cut.
             request: with the number, and the side that is cut.
             max_tokens: of the answer, as the request asks.
 
         Raises:
-            RequestError: if the prompt does not fit into the context nevertheless.
+            RequestError, ValueError: if it would be cut and has items, or does not fit into the
+                context nevertheless.
         """
         keep = request.truncate_prompt_tokens
         limit = self.served.max_model_len
         if keep is not None:
             self.check_keep(keep)
             keep = limit - bool(max_tokens) if keep == -1 else keep  # room for one more token
+            check_not_cut(prompt, keep)
             right = request.truncation_side == "right"
-            token_ids = token_ids[:keep] if right else token_ids[max(0, len(token_ids) - keep) :]
-        self.check_length(token_ids)
-        return token_ids
+            ids = prompt.prompt_token_ids
+            ids = ids[:keep] if right else ids[max(0, len(ids) - keep) :]
+            prompt = replace(prompt, prompt_token_ids=ids)
+        self.check_length(prompt.prompt_token_ids)
+        return prompt
 
     def check_keep(self, keep: int | None) -> None:
         """Check ``truncate_prompt_tokens``. Raises ``RequestError`` for more than the context."""

@@ -15,6 +15,7 @@ from weakref import WeakValueDictionary
 
 from fastapi import Request
 
+from minivllm.engine.input_processor import EngineInput
 from minivllm.entrypoints.openai.errors import RequestError
 from minivllm.entrypoints.openai.generation_request import GenerationRequest
 from minivllm.entrypoints.openai.logprobs import TokenNames
@@ -55,7 +56,7 @@ class OpenAIServing:
     def engine_request(
         self,
         request: EngineFields,
-        prompt: dict,
+        prompt: EngineInput,
         params: SamplingParams | BeamSearchParams | PoolingParams,
         name: str,
         raw: Request,
@@ -71,9 +72,8 @@ class OpenAIServing:
             name = f"{name}-{uuid.uuid4().hex[:8]}"
         level = logging.INFO if self.args.enable_log_requests else logging.DEBUG
         if logger.isEnabledFor(level):
-            text = prompt["prompt"]
-            token_ids = prompt["prompt_token_ids"]
-            shown = (token_ids if text is None else text)[: self.args.max_log_len]
+            text = prompt.prompt
+            shown = (prompt.prompt_token_ids if text is None else text)[: self.args.max_log_len]
             logger.log(level, "Received request %s: prompt: %r, params: %s", name, shown, params)
         made = EngineRequest(
             name,

@@ -48,12 +48,11 @@ class OpenAIServingChat(OpenAIServing):
         self.data_parallel_rank(raw)  # refused before anything begins
         self.served.admit(raw.scope, request.n)
         tools = self._tool_choice(request)
-        text = self.prompts.render(request.messages, request)
         truncates = request.truncate_prompt_tokens is not None
-        token_ids = await self.prompts.encode(text, request.add_special_tokens, truncates)
-        token_ids = self.prompts.truncate(token_ids, request, request.most_tokens)
+        prompt = await self.prompts.of_chat(request, truncates)
+        prompt = self.prompts.truncate(prompt, request, request.most_tokens)
         asking = "max_tokens" if request.max_completion_tokens is None else "max_completion_tokens"
-        most = self.prompts.max_tokens(request.most_tokens, len(token_ids), asking)
+        most = self.prompts.max_tokens(request.most_tokens, len(prompt.prompt_token_ids), asking)
         params: SamplingParams | BeamSearchParams
         if request.use_beam_search:
             params = request.to_beam_search_params(most)
@@ -64,7 +63,6 @@ class OpenAIServingChat(OpenAIServing):
                 params = tools.constrain(params, self.tokenizer)
         await self.check_grammar(params)
         request_id = self.request_id("chatcmpl", request, raw)
-        prompt = {"prompt": text, "prompt_token_ids": token_ids, "cache_salt": request.cache_salt}
         engine_request = self.engine_request(
             request,
             prompt,

@@ -56,10 +56,12 @@ class OpenAIServingCompletion(OpenAIServing):
                 token_ids = prompt
                 if request.echo and truncates:  # the echoed text is not cut
                     text = self.tokenizer.decode(prompt)
-            token_ids = self.prompts.truncate(token_ids, request, request.max_tokens)
-            params = self._params(request, len(token_ids))
+            one = self.engine.input_processor.preprocess(
+                {"prompt": text, "prompt_token_ids": token_ids, "cache_salt": request.cache_salt}
+            )
+            one = self.prompts.truncate(one, request, request.max_tokens)
+            params = self._params(request, len(one.prompt_token_ids))
             await self.check_grammar(params)
-            one = {"prompt": text, "prompt_token_ids": token_ids, "cache_salt": request.cache_salt}
             engine_request = self.engine_request(
                 request,
                 one,

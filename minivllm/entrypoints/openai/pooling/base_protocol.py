@@ -41,6 +41,13 @@ class PoolingFields(EngineFields, MediaFields):
             )
         return body
 
+    @model_validator(mode="after")
+    def _check_media(self):
+        for name in ("media_io_kwargs", "mm_processor_kwargs"):
+            if getattr(self, name):
+                raise RequestError(f"{name} is for images and sounds; this model has none", name)
+        return self
+
     @property
     def truncation(self) -> TruncationParams:
         """Limits of a prompt's length."""

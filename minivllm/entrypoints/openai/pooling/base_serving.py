@@ -12,6 +12,7 @@ from typing import TypeVar
 
 from fastapi import Request
 
+from minivllm.engine.input_processor import EngineInput
 from minivllm.entrypoints.openai.errors import RequestError
 from minivllm.entrypoints.openai.pooling.base_protocol import MOST_PROMPTS, PoolingFields
 from minivllm.entrypoints.openai.prompts import SHORT
@@ -65,7 +66,7 @@ class PoolingServing(OpenAIServing):
         requests = [
             self.engine_request(
                 request,
-                prompt | {"cache_salt": request.cache_salt},
+                EngineInput(**prompt, cache_salt=request.cache_salt),
                 params,
                 name=f"{request_id}-{index}",
                 raw=raw,

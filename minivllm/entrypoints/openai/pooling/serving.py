@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from fastapi import Request
 
+from minivllm.entrypoints.chat_parts import ChatMedia
 from minivllm.entrypoints.openai.errors import JSON
 from minivllm.entrypoints.openai.pooling.base_protocol import Conversation, Texts, pooling_params
 from minivllm.entrypoints.openai.pooling.base_serving import PoolingServing, in_thread
@@ -118,7 +119,8 @@ class OpenAIServingPooling(PoolingServing):
         """Prompts of a body, tokenized and cut."""
         given: list[str | list[int]]
         if isinstance(request, Conversation):
-            given = [self.prompts.render(request.messages, request)]
+            media = ChatMedia(model_name=self.models.model_name())  # it may have none
+            given = [self.prompts.render(request, media)]
         else:
             given = request.prompts
         limit = self.served.max_model_len

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from minivllm.engine.async_llm import AsyncLLM
+from minivllm.engine.input_processor import EngineInput
 from minivllm.engine.output_collector import RequestOutputCollector
 from minivllm.entrypoints.openai.streaming.chunk_builder import ChunkBuilder
 from minivllm.entrypoints.openai.streaming.chunk_writer import DONE, error_event
@@ -20,7 +21,7 @@ class EngineRequest:
     """The arguments of ``AsyncLLM.add_request`` for one prompt of an HTTP request."""
 
     request_id: str
-    prompt: dict
+    prompt: EngineInput
     params: Any  # SamplingParams, BeamSearchParams or PoolingParams
     priority: int
     lora_request: LoRARequest | None = None

@@ -21,13 +21,16 @@ class OpenAIServingTokenization(OpenAIServing):
     """Endpoints /tokenize, /detokenize and /tokenizer_info, which do not use the engine."""
 
     async def tokenize(self, request: TokenizeRequest) -> TokenizeResponse:
-        """Tokenize a text, or a conversation as the chat template renders it."""
+        """Tokenize a text, or a conversation as the chat template renders it.
+
+        Pictures and sounds are read and processed, as their placeholders are tokens, too.
+        """
         self.models.check_model(request.model)
         if isinstance(request, TokenizeChatRequest):
-            text = self.prompts.render(request.messages, request)
+            token_ids = (await self.prompts.of_chat(request, truncates=True)).prompt_token_ids
         else:
-            text = request.prompt
-        token_ids = await self.prompts.encode(text, request.add_special_tokens, truncates=True)
+            special = request.add_special_tokens
+            token_ids = await self.prompts.encode(request.prompt, special, truncates=True)
         strings = None
         if request.return_token_strs:
             strings = self.tokenizer.convert_ids_to_tokens(token_ids)

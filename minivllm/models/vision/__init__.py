@@ -1,0 +1,1 @@
+"""Vision towers: from pixels to a vector for each patch of a picture."""
