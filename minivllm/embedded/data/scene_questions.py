@@ -179,6 +179,11 @@ ASKED: dict[Ask, float] = {
 """The kinds of questions, and how often each is asked."""
 
 
+PAIR_KINDS = {"which": 3, "describe one": 1, "describe both": 1, "count in one": 1,
+              "colour in one": 1}  # fmt: skip
+"""The same of questions about two pictures."""
+
+
 def question(rng: random.Random, scene: Scene) -> Question:
     """A random question about a picture."""
     while True:
@@ -190,16 +195,7 @@ def question(rng: random.Random, scene: Scene) -> Question:
 
 def pair_question(rng: random.Random, pair: Sequence[Scene]) -> Question:
     """A random question about two pictures."""
-    kinds = (
-        "which",
-        "which",
-        "which",
-        "describe one",
-        "describe both",
-        "count in one",
-        "colour in one",
-    )
-    kind = rng.choice(kinds)
+    kind = rng.choices(list(PAIR_KINDS), list(PAIR_KINDS.values()))[0]
     number = rng.randrange(2)
     scene = pair[number]
     templates = WORDS["pairs"][kind]
@@ -226,7 +222,7 @@ def pair_question(rng: random.Random, pair: Sequence[Scene]) -> Question:
 
 
 def moves_question(rng: random.Random, frames: Sequence[Scene]) -> Question:
-    """What happens in frames of one moving thing."""
+    """A question about frames of one moving thing."""
     first, last = frames[0].things[0], frames[-1].things[0]
     answer = f"{named(first)} moves from the {PLACES[first.place]} to the {PLACES[last.place]}"
     return Question("moves", _fill(rng, WORDS["frames"]["moves"]), answer)

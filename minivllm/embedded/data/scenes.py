@@ -93,8 +93,9 @@ def _turn(rng: random.Random, shape: str) -> int:
 def _room(middle: Point, others: list[Point]) -> float:
     """The largest radius with which a thing neither leaves the picture nor touches another one."""
     x, y = middle
-    edges = (x - 0.01, 0.99 - x, y - 0.01, 0.99 - y)
-    return min(*edges, *(0.46 * max(abs(x - other[0]), abs(y - other[1])) for other in others))
+    rooms = [x - 0.01, 0.99 - x, y - 0.01, 0.99 - y]
+    rooms += [0.46 * max(abs(x - other[0]), abs(y - other[1])) for other in others]
+    return min(rooms)
 
 
 def _middles(rng: random.Random, places: list[int]) -> list[tuple[Point, float]]:
@@ -111,7 +112,7 @@ def _middles(rng: random.Random, places: list[int]) -> list[tuple[Point, float]]
 
 
 def _look(rng: random.Random) -> dict[str, object]:
-    """How a scene is drawn: size, edges, noise, compression."""
+    """Size, edges, noise and compression of a picture."""
     side = 64 if rng.random() < 0.15 else round(2 ** rng.uniform(5.3, 7.8))
     other = round(side * rng.uniform(0.75, 1.33)) if rng.random() < 0.3 else side
     return {

@@ -170,7 +170,7 @@ class VisionRun:
         return {name: loss.item() for name, loss in losses.items()}
 
     def sources(self, stage: curriculum.Stage) -> dict[str, Iterator]:
-        """What a stage reads; every worker draws pictures of its own."""
+        """The endless sources of a stage; every worker draws pictures of its own."""
         rng = random.Random(f"{self.seed}-{self.progress.steps}-{workers.number()}")
         if stage is EYE:
             return {"scenes": iter(lambda: rng, None)}

@@ -1,4 +1,4 @@
-"""How well the picture model answers while it is trained: on scenes and text it has not seen.
+"""Progress report of the picture model's training, on scenes and text that it has not seen.
 
 Nothing is generated: an answer counts when every one of its tokens is the argmax.
 """
