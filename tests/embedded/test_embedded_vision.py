@@ -17,6 +17,7 @@ from minivllm.embedded.data.scene_questions import prompt
 from minivllm.lab.training import vision
 from minivllm.lab.training.curriculum import VISION_PLAN
 from minivllm.lab.training.manifest import data_hashes, file_hashes, read_manifest
+from minivllm.lab.training.tokenization import load_tokenizer
 from minivllm.lab.training.vision_batches import Rows, fingerprint, image_processor, stack
 from minivllm.lab.training.vision_network import (
     PATCHES,
@@ -66,7 +67,7 @@ def tokenizer():
 
 
 def test_the_tokenizer_is_the_text_models_with_new_words(tokenizer):
-    assert picture_tokenizer().to_str() == (VISION / "tokenizer.json").read_text(encoding="utf-8")
+    assert picture_tokenizer().to_str() == load_tokenizer(VISION).to_str()
     text_model = AutoTokenizer.from_pretrained(embedded_model_path())
     assert tokenizer.get_vocab().items() >= text_model.get_vocab().items()
     for word in ("<image>", "circle", "red", "bottom"):
@@ -131,26 +132,22 @@ def rows():
     return [maker.draw(rng) for _ in range(60)]
 
 
-def question_of(row, branch):
-    """Tokens of one branch with all that it reads."""
-    return [i for i, b in enumerate(row.branch) if b in (0, branch)]
+def read_by(row, branch, end=None):
+    """Places in a row of the tokens of a question and of all that it reads."""
+    return [i for i, b in enumerate(row.branch[:end]) if b in (0, branch)]
 
 
 def test_each_question_of_a_row_is_a_prompt_of_its_own(rows, tokenizer):
-    """Put together from its pieces, it has the tokens of the whole text, and their places."""
+    """What stands before an answer has the tokens of its whole text, each in its place."""
     image = tokenizer.convert_tokens_to_ids("<image>")
     for row in rows:
-        for branch in range(1, max(row.branch) + 1):
-            chosen = question_of(row, branch)
-            ids = [row.ids[i] for i in chosen]
-            assert [row.positions[i] for i in chosen] == list(range(len(ids)))
+        for _, first, _ in row.answers:
+            before = read_by(row, row.branch[first], end=first)
+            assert [row.positions[i] for i in before] == list(range(len(before)))
+            ids = [row.ids[i] for i in before]
             text = tokenizer.decode(ids).replace("<image>" * PATCHES, "<image>")
-            again = [
-                i
-                for token in tokenizer.encode(text)
-                for i in [token] * (PATCHES if token == image else 1)
-            ]
-            assert ids == again
+            again = tokenizer.encode(text)
+            assert ids == [i for t in again for i in [t] * (PATCHES if t == image else 1)]
 
 
 @torch.no_grad()
@@ -165,7 +162,7 @@ def test_questions_in_one_row_do_not_see_each_other(rows):
         position_ids=batch.positions,
     ).logits[0]
     for branch in (1, max(row.branch)):
-        chosen = question_of(row, branch)
+        chosen = read_by(row, branch)
         alone = network(input_ids=batch.ids[:, chosen], pixel_values=batch.pixels).logits[0]
         torch.testing.assert_close(together[chosen], alone, atol=1e-3, rtol=1e-3)
 
@@ -220,7 +217,7 @@ def drawn(shape, colour, size, box, kind):
     return Image.open(file)
 
 
-PICTURES = {
+FILES = {
     "png": drawn("circle", "red", (256, 256), (80, 80, 176, 176), "PNG"),
     "jpeg": drawn("square", "blue", (120, 100), (75, 10, 105, 40), "JPEG"),
     "large": drawn("triangle", "green", (640, 480), (240, 120, 400, 320), "PNG"),
@@ -245,9 +242,9 @@ def said(model, text, images):
     return processor.decode(new, skip_special_tokens=True).strip()
 
 
-@pytest.mark.parametrize("name", PICTURES)
+@pytest.mark.parametrize("name", FILES)
 def test_it_answers_about_a_drawn_file(model, name):
-    image = PICTURES[name]
+    image = FILES[name]
     colour, shape, content = SAID[name]
     assert said(model, prompt("notes", 1, "What's the color of this image?"), [image]) == colour
     assert said(model, prompt("notes", 1, CONTENT), [image]) == content
@@ -255,7 +252,7 @@ def test_it_answers_about_a_drawn_file(model, name):
 
 
 def test_it_tells_two_pictures_apart(model):
-    images = [PICTURES["png"], PICTURES["jpeg"]]
+    images = [FILES["png"], FILES["jpeg"]]
     for order, answer in ((images, "the first"), (images[::-1], "the second")):
         text = prompt("chat", 2, "Which picture has a red circle?")
         assert said(model, text, order) == answer
