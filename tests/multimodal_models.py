@@ -69,7 +69,7 @@ def pixels(name: str) -> np.ndarray:
 
 
 def with_pictures(parts: list, num_embeds: int = 16) -> tuple[list[int], list]:
-    """A prompt's token ids and its features; among the ids of ``parts`` names stand for pictures."""
+    """A prompt's token ids and features; names among the ids of ``parts`` stand for pictures."""
     token_ids: list[int] = []
     features = []
     for part in parts:
@@ -89,5 +89,83 @@ def their_logits(model, token_ids: list[int], features: list) -> torch.Tensor:
     if features:
         stacked = np.stack([feature.data["pixel_values"] for feature in features])
         inputs["pixel_values"] = torch.from_numpy(stacked)
+    with torch.no_grad():
+        return model(**inputs).logits[0, -1]
+
+
+# -- Qwen2-VL ----------------------------------------------------------------------------------
+
+VIDEO = 94
+PATCH_NUMBERS = 3 * 2 * 4 * 4
+
+
+def make_qwen2_vl(**text):
+    """A Qwen2-VL of transformers with patches of 4 x 4 pixels."""
+    rope = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [1, 1, 2]}
+    sizes = {"num_key_value_heads": 2, "intermediate_size": 48, "rope_parameters": rope}
+    config = transformers.Qwen2VLConfig(
+        vision_config={
+            "depth": 2, "embed_dim": 32, "hidden_size": 32, "mlp_ratio": 2, "num_heads": 4,
+            "patch_size": 4, "in_channels": 3,
+        },
+        text_config=_TEXT | sizes | text,
+        image_token_id=PLACEHOLDER,
+        video_token_id=VIDEO,
+        vision_start_token_id=93,
+        vision_end_token_id=92,
+        tie_word_embeddings=text.get("tie_word_embeddings", False),
+    )  # fmt: skip
+    return randomized(transformers.Qwen2VLForConditionalGeneration(config))
+
+
+def save_qwen2_vl(model, directory):
+    """Save it with an image processor whose pictures have up to 60 embeddings."""
+    model.save_pretrained(directory)
+    transformers.Qwen2VLImageProcessorPil(
+        patch_size=4, size={"shortest_edge": 64, "longest_edge": 60 * 64}
+    ).save_pretrained(directory)
+    return directory
+
+
+def grid_item(name: str, grid: tuple[int, int, int], offset: int) -> MultiModalFeatureSpec:
+    """A picture or, of several frames, a video whose patches lie so."""
+    frames, rows, columns = grid
+    generator = np.random.default_rng(list(name.encode()))
+    patches = generator.standard_normal((frames * rows * columns, PATCH_NUMBERS), np.float32)
+    data = {"pixel_values": patches, "grid_thw": np.array(grid)}
+    modality = "image" if frames == 1 else "video"
+    place = PlaceholderRange(offset=offset, length=len(patches) // 4)
+    return MultiModalFeatureSpec(data, modality, f"{name}-{grid}", place)
+
+
+def with_grids(parts: list) -> tuple[list[int], list]:
+    """A prompt's token ids and features; grids among the ids of ``parts`` stand for items."""
+    token_ids: list[int] = []
+    features = []
+    for part in parts:
+        if isinstance(part, int):
+            token_ids.append(part)
+            continue
+        feature = grid_item("picture", part, len(token_ids))
+        features.append(feature)
+        token = PLACEHOLDER if feature.modality == "image" else VIDEO
+        token_ids += [token] * feature.mm_position.length
+    return token_ids, features
+
+
+def their_grid_logits(model, token_ids: list[int], features: list) -> torch.Tensor:
+    """transformers' logits behind a prompt, float32 ``[vocab]``."""
+    ids = torch.tensor([token_ids])
+    inputs = {"input_ids": ids, "mm_token_type_ids": (ids == PLACEHOLDER) + 2 * (ids == VIDEO)}
+    for modality, end in (("image", ""), ("video", "_videos")):
+        items = [feature.data for feature in features if feature.modality == modality]
+        if items:
+            patches = np.concatenate([item["pixel_values"] for item in items])
+            grids = np.stack([item["grid_thw"] for item in items])
+            inputs[f"pixel_values{end}"] = torch.from_numpy(patches)
+            inputs[f"{modality}_grid_thw"] = torch.from_numpy(grids)
+    if not features:
+        del inputs["mm_token_type_ids"]
+    model.model.rope_deltas = None
     with torch.no_grad():
         return model(**inputs).logits[0, -1]

@@ -60,10 +60,10 @@ def picture(seed=0, size=(30, 20), mode="RGB"):
     return Image.fromarray(noise).convert(mode)
 
 
-def encoded(image, kind="PNG"):
+def encoded(image, kind="PNG", **options):
     """The bytes of a file with this picture."""
     file = io.BytesIO()
-    image.save(file, kind)
+    image.save(file, kind, **options)
     return file.getvalue()
 
 

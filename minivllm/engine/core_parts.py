@@ -39,7 +39,13 @@ def make_scheduler(config: VllmConfig, kv_cache_config: KVCacheConfig) -> Schedu
     num_blocks = kv_cache_config.num_blocks
     trace = None
     if config.observability_config.trace:
-        trace = Trace(num_blocks, cache.block_size, limits.max_num_batched_tokens)
+        trace = Trace(
+            num_blocks,
+            cache.block_size,
+            limits.max_num_batched_tokens,
+            max_num_encoder_input_tokens=limits.max_num_encoder_input_tokens,
+            encoder_cache_size=limits.encoder_cache_size,
+        )
     is_encoder = config.model_config.is_encoder_only
     usual = EncoderOnlyKVCacheManager if is_encoder else KVCacheManager
     # by position: readers' managers may have other names for them

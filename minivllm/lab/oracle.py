@@ -13,6 +13,7 @@ import torch
 
 from minivllm.attention.selector import make_backend
 from minivllm.models.decoder import DecoderModel
+from minivllm.models.mrope import MRopePositions
 from minivllm.models.multimodal import MultiModalEncoder
 from minivllm.multimodal.inputs import MultiModalFeatureSpec
 from minivllm.request import Request
@@ -67,6 +68,7 @@ class GivenEmbeddings:
 
     places: list[int]
     rows: torch.Tensor  # [len(places), hidden_size]
+    positions: MRopePositions | None = None  # of all the sequence's tokens; None: their places
 
 
 @torch.inference_mode()
@@ -76,6 +78,7 @@ def encode(
     """Encode a prompt's items one by one, with attention by definition; None if it has none."""
     if not features:
         return None
+    end = max(feature.mm_position.end for feature in features)
     backend = make_backend("reference", device)
     places: list[int] = []
     rows: list[torch.Tensor] = []
@@ -84,7 +87,7 @@ def encode(
         is_embed = place.is_embed or (True,) * place.length
         places += [place.offset + n for n, has_one in enumerate(is_embed) if has_one]
         rows += encoder.encode(feature.modality, [feature.data or {}], backend)
-    return GivenEmbeddings(places, torch.cat(rows))
+    return GivenEmbeddings(places, torch.cat(rows), encoder.positions(features, end))
 
 
 @torch.inference_mode()
@@ -98,6 +101,9 @@ def next_token_logits(
     if given is not None:
         inputs_embeds = model.model.embed_tokens(ids)
         inputs_embeds[given.places] = given.rows
+        if given.positions is not None:
+            axes = given.positions.axes(0, len(token_ids))
+            positions = torch.from_numpy(axes).to(ids.device)
     hidden = model(ids, positions, DenseAttention(), inputs_embeds)
     return model.compute_logits(hidden[-1:])[0]
 

@@ -19,7 +19,7 @@ from minivllm.models.checkpoint import CheckpointMixin
 from minivllm.models.layers import CompiledLayers, Embedding, GatedMLP, RMSNorm
 from minivllm.models.linear import ParallelLMHead, QKVParallelLinear, RowParallelLinear
 from minivllm.models.model_config import ModelConfig
-from minivllm.models.rope import RotaryEmbedding
+from minivllm.models.mrope import get_rope
 
 
 class Attention(nn.Module):
@@ -108,7 +108,7 @@ class Decoder(nn.Module):
             rows = config.max_position_embeddings + config.position_offset
             self.embed_positions = Embedding(rows, config.hidden_size)
         else:
-            self.rotary_emb = RotaryEmbedding(config.head_dim, config.rope, config.max_model_len)
+            self.rotary_emb = get_rope(config.head_dim, config.rope, config.max_model_len)
         self.layers = nn.ModuleList(layer_class(config, w) for w in config.sliding_windows)
         self.norm = layer_class.norm_class(config.hidden_size, config.norm_eps)
 

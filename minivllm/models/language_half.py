@@ -1,24 +1,31 @@
-"""language_half: the decoder of a model of pictures or sound, as a text model's config says it."""
+"""What a model of pictures or sound says of its language half: its decoder, its placeholders."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
+from minivllm.models.decoder import DecoderModel
 from minivllm.models.registry import get_decoders
 from minivllm.utils.validation import check, is_int
 
 
-def language_half(hf: Any) -> dict[str, Any]:
+def language_half(hf: Any, decoder: type[DecoderModel] | None = None) -> dict[str, Any]:
     """The ``ModelConfig`` fields of the decoder of a whole config.
+
+    Args:
+        hf: the whole config.
+        decoder: its class; None: as its ``model_type`` says.
 
     Raises:
         ValueError: for a decoder that we do not have.
     """
     text = hf.get_text_config()
-    decoders = get_decoders()
-    known = ", ".join(decoders)
-    check(text.model_type in decoders, "text_config.model_type", text.model_type, f"one of {known}")
-    decoder = decoders[text.model_type]
+    if decoder is None:
+        decoders = get_decoders()
+        allowed = f"one of {', '.join(decoders)}"
+        check(text.model_type in decoders, "text_config.model_type", text.model_type, allowed)
+        decoder = decoders[text.model_type]
     return decoder.read_config(text) | {
         "architecture": decoder.__name__,
         "tie_word_embeddings": hf.tie_word_embeddings,
@@ -40,3 +47,15 @@ def placeholder_id(hf: Any, *names: str) -> int:
     ok = is_int(value, 0) and value < size
     check(ok, f"{names[0]} in config.json", value, f"a token, from 0 to {size - 1}")
     return value
+
+
+def placeholder_texts(tokenizer: Any, **ids: int) -> dict[str, str]:
+    """The text of each modality's placeholder."""
+    if tokenizer is None:
+        return {modality: f"<{modality}>" for modality in ids}
+    return {modality: tokenizer.convert_ids_to_tokens(token) for modality, token in ids.items()}
+
+
+def check_modality(modality: str, known: Mapping[str, Any]) -> None:
+    """Raise ``ValueError`` for a modality that a model does not read."""
+    check(modality in known, "modality", modality, f"one of {', '.join(known)} for this model")

@@ -103,7 +103,7 @@ class LlavaForConditionalGeneration(MultiModalEncoder):
         rows = self.multi_modal_projector(features.reshape(-1, features.shape[-1]))
         return list(rows.view(len(items), features.shape[1], -1))
 
-    def largest_item(self) -> tuple[str, Item, int]:
+    def largest_item(self, max_embeds: int) -> tuple[str, Item, int]:
         """See ``MultiModalEncoder.largest_item``: all pictures are equally large."""
         zeros = np.zeros(self.vision_tower.image_shape, np.float32)
         return "image", {"pixel_values": zeros}, num_image_tokens(self.config.hf_config)

@@ -23,6 +23,8 @@ from minivllm.models.checkpoint import CheckpointMixin
 from minivllm.models.encoder import EncoderAttention
 from minivllm.models.layers import MLP, LayerNorm
 from minivllm.models.model_config import ModelConfig
+from minivllm.models.mrope import MRopePositions
+from minivllm.multimodal.inputs import MultiModalFeatureSpec
 
 Weights = Iterable[tuple[str, torch.Tensor]]
 Item = Mapping[str, np.ndarray]  # a picture or a sound, as its processor has made it
@@ -121,8 +123,23 @@ class MultiModalEncoder(CheckpointMixin):
         """
 
     @abstractmethod
-    def largest_item(self) -> tuple[str, Item, int]:
-        """An item with the most embeddings: its modality, its arrays, how many it has."""
+    def largest_item(self, max_embeds: int) -> tuple[str, Item, int]:
+        """An item with the most embeddings: its modality, its arrays, how many it has.
+
+        Args:
+            max_embeds: that a prompt and a step have room for, where sizes differ.
+        """
+
+    def positions(
+        self, features: list[MultiModalFeatureSpec], num_prompt_tokens: int
+    ) -> MRopePositions | None:
+        """Positions of a prompt's tokens, and of those behind it; None: their places.
+
+        Args:
+            features: of the prompt, by offset.
+            num_prompt_tokens: how long it is.
+        """
+        return None
 
     def load_weights(self, weights: Weights) -> None:
         """Fill parameters from a whole checkpoint, as ``CheckpointMixin`` does."""
@@ -137,9 +154,11 @@ class MultiModalEncoder(CheckpointMixin):
                 yield self.convert(name, tensor)
 
     def convert(self, name: str, tensor: torch.Tensor) -> tuple[str, torch.Tensor]:
-        """Lay a checkpoint's tensor out as its parameter here is; a patch is one row of numbers."""
-        is_patch = ".patch_embed" in name and name.endswith("weight")
-        return name, tensor.flatten(1) if is_patch else tensor
+        """Lay a checkpoint's tensor out as its parameter here is.
+
+        A convolution is a product here: what each output sees is one row of numbers.
+        """
+        return name, tensor.flatten(1) if tensor.dim() > 2 else tensor
 
     @classmethod
     def language_weights(cls, weights: Weights) -> Iterator[tuple[str, torch.Tensor]]:

@@ -27,6 +27,8 @@ MODELS = {
 # Models of pictures or sound: towers of their own, beside one of the decoders above
 MULTIMODAL_MODELS = {
     "LlavaForConditionalGeneration": "minivllm.models.llava",
+    "Qwen2VLForConditionalGeneration": "minivllm.models.qwen2_vl",
+    "Qwen2AudioForConditionalGeneration": "minivllm.models.qwen2_audio",
 }
 # Models whose code comes with their weights, which is never run, and what reads such prompts here
 _INSTEAD = {

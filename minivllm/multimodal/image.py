@@ -16,7 +16,7 @@ MOST_PIXELS = 89_478_485  # beyond these PIL warns of a decompression bomb
 # got their size, so a thin line would become gigabytes.
 MOST_ASPECT = 200
 # No program is started for any of these, as PIL starts Ghostscript for PostScript.
-_FORMATS = ("BMP", "GIF", "JPEG", "MPO", "PNG", "PPM", "TIFF", "WEBP")
+_FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 _CHANNELS = (1, 3, 4)
 _WHITE = (255, 255, 255)
 

@@ -14,11 +14,12 @@ from minivllm.multimodal.image import image_item
 from minivllm.utils.validation import check, is_one_of, is_text, shown
 
 
-def items_of(data: Any) -> dict[str, list]:
+def items_of(data: Any, uuids: Any = None) -> dict[str, list]:
     """Split ``multi_modal_data`` into items, as they were given; of some modality none: no key.
 
     Args:
         data: by modality an item or a list of items; None is an item that its uuid names.
+        uuids: the prompt's ``multi_modal_uuids``.
 
     Raises:
         ValueError: for another type, or a modality that there is not.
@@ -28,7 +29,10 @@ def items_of(data: Any) -> dict[str, list]:
     items = {}
     for modality, given in (data or {}).items():
         _check_modality("multi_modal_data", modality)
-        if given is not None and (found := _split(modality, given)):
+        names = uuids.get(modality) if isinstance(uuids, Mapping) else None
+        if given is None and names:
+            items[modality] = [None] if isinstance(names, str) else [None for _ in names]
+        elif given is not None and (found := _split(modality, given)):
             items[modality] = found
     return items
 

@@ -75,7 +75,7 @@ class MultiModalPreprocessor:
             ValueError: naming what is wrong, before anything is fetched if that is possible.
         """
         # 1. Check all that needs no item.
-        items = items_of(prompt.get("multi_modal_data"))
+        items = items_of(prompt.get("multi_modal_data"), prompt.get("multi_modal_uuids"))
         uuids = uuids_of(prompt.get("multi_modal_uuids"), items)
         options = self.config.mm_processor_kwargs | check_processor_kwargs(
             prompt.get("mm_processor_kwargs")

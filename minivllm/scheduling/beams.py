@@ -15,19 +15,19 @@ from operator import itemgetter
 from typing import Protocol
 
 from minivllm.request import Request, RequestStatus, Sequence
-from minivllm.scheduling.output import BeamMove, TokenLogprobs
+from minivllm.scheduling.output import BeamMove, SchedulerOutput, TokenLogprobs
 
 
 class SequenceUpdates(Protocol):
     """Changes that a search asks for; the Scheduler makes them."""
+
+    next_output: SchedulerOutput  # the runner is told in the next plan what became of a beam
 
     def append(self, seq: Sequence, token_id: int) -> None: ...
 
     def fork(self, seq: Sequence, indices: Iterable[int]) -> list[Sequence]: ...
 
     def finish(self, seq: Sequence, status: RequestStatus) -> None: ...
-
-    def move_beam(self, move: BeamMove) -> None: ...
 
 
 class BeamSearch:
@@ -165,7 +165,8 @@ class BeamSearch:
                 beams += update.fork(parent, list(islice(free, len(options) - 1)))
             for seq, (token_id, cumulative) in zip(beams, options, strict=True):
                 seq.cumulative_logprob = cumulative
-                update.move_beam(BeamMove(seq.seq_id, parent.seq_id, token_id))
+                move = BeamMove(seq.seq_id, parent.seq_id, token_id)
+                update.next_output.beam_moves.append(move)
                 update.append(seq, token_id)
         live = request.unfinished_seqs
         if self.is_over(live):

@@ -9,6 +9,7 @@ from minivllm.config import SchedulerConfig
 from minivllm.kv.manager import KVCacheManager
 from minivllm.metrics.spec_decode import SpecDecodingStats
 from minivllm.request import Request, Sequence
+from minivllm.scheduling.encoder_inputs import EncoderInputs
 from minivllm.scheduling.lora_slots import LoRASlots
 from minivllm.scheduling.output import SchedulerOutput
 from minivllm.scheduling.request_queue import RequestQueue
@@ -21,6 +22,7 @@ class SchedulerState(Protocol):
     config: SchedulerConfig
     kv_manager: KVCacheManager
     lora_slots: LoRASlots
+    encoder_inputs: EncoderInputs | None
     trace: Trace | None
     requests: dict[str, Request]
     sequences: dict[str, Sequence]
@@ -73,6 +75,8 @@ def reset(scheduler: SchedulerState, checkpoint: Checkpoint | None) -> None:
     scheduler.running = []
     scheduler.next_output = SchedulerOutput(reset=True)
     scheduler.lora_slots.reset()
+    if scheduler.encoder_inputs is not None:
+        scheduler.encoder_inputs.reset()
     scheduler.swapped.clear()
     scheduler.waiting.refill(requests)
     scheduler.spec_decoding_stats = None

@@ -1,4 +1,4 @@
-"""fork: siblings of a sequence, which share its tokens and its blocks (notebooks 04, 04b)."""
+"""Forks: siblings of a sequence, which share its tokens and its blocks (notebooks 04, 04b)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,17 @@ from collections.abc import Iterable
 
 from minivllm.request import RequestStatus, Sequence
 from minivllm.scheduling.checkpoint import SchedulerState
+from minivllm.scheduling.output import SchedulerOutput
 from minivllm.trace.records import Forked
+
+
+def plan_forks(seq: Sequence, output: SchedulerOutput) -> None:
+    """Let the step draw a token for each sibling to come, if it computes the prompt's end.
+
+    Beams are forked later, when their candidates are known.
+    """
+    if seq.request.beam_search is None and seq.num_computed_tokens >= seq.num_tokens:
+        output.forks[seq.seq_id] = seq.request.seq_ids[1:]
 
 
 def fork(scheduler: SchedulerState, seq: Sequence, indices: Iterable[int]) -> list[Sequence]:

@@ -14,6 +14,8 @@ def check_integrity(scheduler: SchedulerState) -> None:
     sequences = scheduler.sequences
     manager = scheduler.kv_manager
     scheduler.lora_slots.check_integrity(running)
+    if scheduler.encoder_inputs is not None:
+        scheduler.encoder_inputs.check_integrity(running)
     manager.check_integrity()
     # each sequence is in one queue, and the dictionaries agree
     queued = [seq for r in (*waiting, *swapped) for seq in r.unfinished_seqs]

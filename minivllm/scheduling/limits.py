@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from minivllm.config import SchedulerConfig
 from minivllm.kv.manager import KVCacheManager
 from minivllm.request import Request
+from minivllm.scheduling.encoder_inputs import EncoderInputs
 from minivllm.scheduling.policies import SchedulingPolicy
 
 
@@ -62,3 +65,42 @@ def check_limits(
             f"blocks of {kv_manager.block_size}, but the whole KV cache holds {usable}; "
             f"lower max_tokens or {name}, or enlarge the cache."
         )
+
+
+def check_items(
+    request: Request, encoder_inputs: EncoderInputs | None, others: Iterable[Request]
+) -> None:
+    """Raise ``ValueError`` if an item of a request could never be encoded, or has another's name.
+
+    Args:
+        request: is to be added.
+        encoder_inputs: None if the model takes no items.
+        others: requests that are not finished.
+    """
+    features = request.mm_features
+    if not features:
+        return
+    if encoder_inputs is None:
+        raise ValueError(
+            f"the prompt has {len(features)} items ({features[0].modality}), but the model takes "
+            "none: encoder_cache_size is 0."
+        )
+    sizes = {f.identifier: f.mm_position.num_embeds for other in others for f in other.mm_features}
+    config, cache = encoder_inputs.config, encoder_inputs.cache
+    most = min(config.max_num_encoder_input_tokens, config.encoder_cache_size)
+    for index, feature in enumerate(features):
+        size = feature.mm_position.num_embeds
+        if size > most:
+            raise ValueError(
+                f"{feature.modality} {index} of the prompt has {size} embeddings, but "
+                f"max_num_encoder_input_tokens is {config.max_num_encoder_input_tokens} and "
+                f"encoder_cache_size is {config.encoder_cache_size}; use a smaller one, or raise "
+                "what is too small."
+            )
+        known = sizes.setdefault(feature.identifier, cache.num_embeds_of(feature.identifier, size))
+        if known != size:
+            raise ValueError(
+                f"{feature.modality} {index} of the prompt has {size} embeddings, but another item "
+                f"of the identifier {feature.identifier!r} has {known}; give each an identifier of "
+                "its own."
+            )

@@ -92,7 +92,8 @@ class SchedulerOutput:
     lora_loads: list[tuple[LoadedLoRA, int]] = field(default_factory=list)
     # identifiers whose encoder outputs are to be forgotten, first of all
     free_encoder_mm_hashes: list[str] = field(default_factory=list)
-    # items to be encoded before the forward pass: indices into the sequence's ``mm_features``
+    # items to be encoded before the forward pass: indices into the sequence's ``mm_features``; one
+    # of a sequence that gave way is there if others need it
     scheduled_encoder_inputs: dict[str, list[int]] = field(default_factory=dict)
     swaps_out: list[KVCacheBlockSwap] = field(default_factory=list)  # device to host, first of all
     swaps_in: list[KVCacheBlockSwap] = field(default_factory=list)  # host to device, then
@@ -114,11 +115,6 @@ class SchedulerOutput:
     def total_num_scheduled_tokens(self) -> int:
         return sum(self.num_scheduled_tokens.values())
 
-    def add_drafts(self, seq_id: str, drafts: list[int], num_drafts: int) -> None:
-        """Add a sequence's first ``num_drafts`` drafts to the step, if that is any."""
-        if num_drafts > 0:
-            self.scheduled_spec_decode_tokens[seq_id] = drafts[:num_drafts]
-
     def finish(self, seq_id: str) -> None:
         """Let the runner forget a sequence that has finished since the last plan."""
         self.finished_req_ids.append(seq_id)
@@ -131,7 +127,6 @@ class SchedulerOutput:
         self.num_computed_tokens.pop(seq_id, None)
         self.new_block_ids.pop(seq_id, None)
         self.scheduled_spec_decode_tokens.pop(seq_id, None)
-        self.scheduled_encoder_inputs.pop(seq_id, None)
         self.kv_cache_block_copies[:] = [
             copy for copy in self.kv_cache_block_copies if copy.seq_id != seq_id
         ]

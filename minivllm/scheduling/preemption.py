@@ -9,8 +9,9 @@ from __future__ import annotations
 from minivllm.kv.manager import KVCacheManager
 from minivllm.kv.swapping import Swapper
 from minivllm.logger import init_logger
-from minivllm.request import Request, Sequence
+from minivllm.request import Sequence
 from minivllm.scheduling.output import SchedulerOutput
+from minivllm.scheduling.request_queue import RequestQueue
 from minivllm.trace import Trace
 from minivllm.trace.records import Preempted, SwappedOut
 
@@ -59,26 +60,47 @@ class Preemptor:
         output.swaps_out += swaps
         return True
 
-    def requeue(self, seq: Sequence, swapped: bool, queue_index: int | None) -> None:
-        """Requeue a victim; unless it was swapped out, all of its tokens are computed again."""
-        if not swapped:
-            seq.num_computed_tokens = 0
-        if self.trace is None:
-            return
-        if swapped:
-            blocks = self.kv_manager.swap_space.tables[seq.seq_id]
-            self.trace.record(SwappedOut, seq.seq_id, tuple(b.block_id for b in blocks))
-        else:
-            self.trace.record(Preempted, seq.seq_id, queue_index)
+    def swap_in(self, queue: RequestQueue, output: SchedulerOutput) -> list[Sequence]:
+        """Swap a queue's first request back in.
 
-    def log(self, request: Request, swapped: bool, num_preemptions: int) -> None:
-        """Log the first preemption, and then every fiftieth."""
+        Returns:
+            Its sequences. None of them if there are too few blocks; then nothing has changed.
+        """
+        seqs = queue[0].unfinished_seqs
+        if not self.swapper.can_swap_in(seqs):
+            return []
+        queue.pop(0)
+        output.swaps_in += self.swapper.swap_in(seqs)
+        return seqs
+
+    def finish(
+        self, victims: list[Sequence], swapped: bool, queue_index: int, num_preemptions: int
+    ) -> None:
+        """Finish the preemption of a request's sequences, whose blocks are free.
+
+        Args:
+            victims: if they were not swapped out, all of their tokens will be computed again.
+            swapped: they are on the host.
+            queue_index: number of requests that wait before theirs.
+            num_preemptions: so far. The first is logged, and then every fiftieth.
+        """
+        for seq in victims:
+            if not swapped:
+                seq.num_computed_tokens = 0
+            if self.trace is None:
+                continue
+            if swapped:
+                blocks = self.kv_manager.swap_space.tables[seq.seq_id]
+                self.trace.record(SwappedOut, seq.seq_id, tuple(b.block_id for b in blocks))
+            else:
+                index = queue_index if seq is victims[0] else None
+                self.trace.record(Preempted, seq.seq_id, index)
         if num_preemptions % _LOG_EVERY == 1:
             logger.warning(
                 "Request %s is preempted because there is not enough KV cache; this costs a %s. "
                 "A larger cache or tensor_parallel_size, or a smaller max_num_seqs avoids it. "
                 "Preemptions so far: %d",
-                request.request_id,
+                victims[0].request.request_id,
                 "copy to the host and back" if swapped else "recomputation",
                 num_preemptions,
             )

@@ -18,14 +18,14 @@ from minivllm.request import Request, RequestStatus, Sequence
 from minivllm.request_protocols import Beams
 from minivllm.scheduling.beams import BeamSearch
 from minivllm.scheduling.checkpoint import Checkpoint, reset
-from minivllm.scheduling.drafts import give_back_rejected
-from minivllm.scheduling.forks import fork
+from minivllm.scheduling.drafts import add_drafts, give_back_rejected, set_drafts
+from minivllm.scheduling.encoder_inputs import make_encoder_inputs
+from minivllm.scheduling.forks import fork, plan_forks
 from minivllm.scheduling.integrity import check_integrity
-from minivllm.scheduling.limits import check_limits
+from minivllm.scheduling.limits import check_items, check_limits
 from minivllm.scheduling.lora_slots import LoRASlots
 from minivllm.scheduling.output import (
     NO_TOKEN,
-    BeamMove,
     ModelRunnerOutput,
     NewRequestData,
     SchedulerOutput,
@@ -64,6 +64,7 @@ class Scheduler:
         self.waiting = RequestQueue(self.policy)
         self.swapped = RequestQueue(self.policy)  # whose blocks are on the host
         self.lora_slots = LoRASlots(config.max_loras, trace)
+        self.encoder_inputs = make_encoder_inputs(config, trace)  # None: a text model
         self.running: list[Sequence] = []  # in order of admission; siblings side by side
         self.next_output = SchedulerOutput()  # gets what happens between two steps
         self.token_budget = 0  # left in the step that is planned
@@ -80,6 +81,7 @@ class Scheduler:
     def check_request(self, request: Request) -> None:
         """Raise ``ValueError`` unless this request can be added and could run on its own."""
         check_limits(request, self.config, self.policy, kv_manager=self.kv_manager)
+        check_items(request, self.encoder_inputs, others=self.requests.values())
         if taken := self.ids_in_use(request):
             raise ValueError(f"request_id {taken[0]!r} is in use; choose another.")
 
@@ -102,10 +104,7 @@ class Scheduler:
 
     def update_draft_token_ids(self, drafts: Mapping[str, list[int]]) -> None:
         """Set the drafts that the next step verifies, by id of running sequences."""
-        for seq_id, token_ids in drafts.items():
-            seq = self.sequences.get(seq_id)
-            if seq is not None and seq.status == RequestStatus.RUNNING:
-                seq.spec_token_ids = token_ids
+        set_drafts(self.sequences, drafts)
 
     def finish_requests(self, request_ids: Iterable[str], status: RequestStatus) -> None:
         """Finish all sequences of requests, waiting or running. Unknown ids are ignored."""
@@ -155,7 +154,7 @@ class Scheduler:
         while index < len(self.running) and self.token_budget > 0:
             seq = self.running[index]
             num_new = self._num_new_tokens(seq, output)
-            if num_new > 1:
+            if num_new > 1 or self.encoder_inputs is not None:
                 num_new = self._limit_chunk(seq, num_new)
             if num_new > 0:  # else it is passed over, like a beam that waits for the others
                 # Out of blocks: preempt until it fits, or this request is itself the victim.
@@ -213,9 +212,9 @@ class Scheduler:
         output.num_scheduled_tokens[seq.seq_id] = num_new
         output.num_computed_tokens[seq.seq_id] = seq.num_computed_tokens
         if seq.spec_token_ids:
-            num_drafts = seq.num_computed_tokens + num_new - seq.num_tokens
-            output.add_drafts(seq.seq_id, seq.spec_token_ids, num_drafts)
-            seq.spec_token_ids = []
+            add_drafts(seq, num_new, output)
+        if self.encoder_inputs is not None:
+            self.encoder_inputs.schedule(seq)
         output.has_structured_output_requests |= seq.grammar is not None
         self.token_budget -= num_new + self._num_drafting_slots
 
@@ -223,6 +222,8 @@ class Scheduler:
         """Complete a plan with what holds for all of its sequences, and count it as computed."""
         if self.config.max_loras:
             output.lora_loads = self.lora_slots.activate(self.running)
+        if self.encoder_inputs is not None:
+            self.encoder_inputs.complete(output)
         if self.trace is not None:
             trace_schedule(self.trace, self.running, output)
         for seq_id, num_new in output.num_scheduled_tokens.items():
@@ -230,11 +231,8 @@ class Scheduler:
             # From now on they count as computed: a step planned before this one's tokens are known
             # goes on behind them, and passes over a sequence whose next token is on its way.
             seq.num_computed_tokens += num_new
-            # samples fork where their prompt ends; beams when their candidates are known
-            request = seq.request
-            will_fork = request.n > len(request.seqs) and request.beam_search is None
-            if will_fork and seq.num_computed_tokens >= seq.num_tokens:
-                output.forks[seq_id] = request.seq_ids[1:]
+            if seq.request.n > len(seq.request.seqs):
+                plan_forks(seq, output)
 
     def _start(self, seq: Sequence, num_new: int, output: SchedulerOutput) -> None:
         """Start an admitted sequence; after its siblings there may be no budget left for it."""
@@ -257,12 +255,9 @@ class Scheduler:
         """Swap requests back in before admitting new ones; they resume where they were."""
         self.lora_slots.begin(self.running)
         while self.swapped and self.token_budget > 0 and self._has_room(self.swapped[0]):
-            seqs = self.swapped[0].unfinished_seqs
             has_slot = self.lora_slots.join(self.swapped[0])
-            if not has_slot or not self.preemptor.swapper.can_swap_in(seqs):
+            if not has_slot or not (seqs := self.preemptor.swap_in(self.swapped, output)):
                 return
-            self.swapped.pop(0)
-            output.swaps_in += self.preemptor.swapper.swap_in(seqs)
             self.running += seqs
             for seq in seqs:
                 num_new = self._limit_chunk(seq, self._num_new_tokens(seq, output))
@@ -288,13 +283,15 @@ class Scheduler:
     def _limit_chunk(self, seq: Sequence, num_new: int) -> int:
         """Limit a chunk to the budget, and to the long prefill threshold beside other requests.
 
-        It is 0 if what the sequence lacks exceeds the budget, and may not be computed in chunks.
+        It ends before a picture that cannot be encoded in this step. It is 0 if nothing can be
+        computed, or not all that the sequence lacks, and that may not be computed in chunks.
         """
         num_missing = seq.num_tokens - seq.num_computed_tokens
         if num_missing > self.token_budget and not self.config.enable_chunked_prefill:
             return 0
         threshold = self.config.long_prefill_token_threshold if len(self.requests) > 1 else 0
-        return min(num_new, self.token_budget, threshold or num_new)
+        num_new = min(num_new, self.token_budget, threshold or num_new)
+        return num_new if self.encoder_inputs is None else self.encoder_inputs.limit(seq, num_new)
 
     def _preempt(self, request: Request, output: SchedulerOutput) -> None:
         """Preempt a request: swap its blocks to the host or free them, and requeue it."""
@@ -307,10 +304,9 @@ class Scheduler:
             self._release(seq, swapped)
             seq.status = RequestStatus.PREEMPTED
             output.preempted_req_ids.append(seq.seq_id)
-            self.preemptor.requeue(seq, swapped, index if seq is victims[0] else None)
         self.num_preemptions += 1
         request.num_preemptions += 1
-        self.preemptor.log(request, swapped, self.num_preemptions)
+        self.preemptor.finish(victims, swapped, index, self.num_preemptions)
 
     def _withdraw(self, request: Request, output: SchedulerOutput) -> None:
         """Undo the admission of a request of which a sequence did not fit."""
@@ -336,6 +332,8 @@ class Scheduler:
             self.kv_manager.free(seq, keep_host_blocks=True)
         else:
             self.kv_manager.free(seq)
+        if self.encoder_inputs is not None:
+            self.encoder_inputs.free(seq)
 
     # -- after a step ------------------------------------------------------------------------------
 
@@ -345,6 +343,8 @@ class Scheduler:
         """Append the sampled tokens, finish, free. Returns the sequences that have any output."""
         if self.trace is not None:
             trace_ranks(self.trace, output)
+        if self.encoder_inputs is not None:
+            self.encoder_inputs.free_processed(scheduler_output, self.sequences)
         # 1. Which sequences have any output? A chunk that did not end its prompt has none, and one
         # that was aborted while the step was on its way is gone.
         sampled = output.sampled_token_ids or output.pooler_output
@@ -354,12 +354,12 @@ class Scheduler:
             if seq_id in sampled and seq_id in self.sequences
         ]
         # 2. Drafts that were rejected are no longer computed.
-        drafted = scheduler_output.scheduled_spec_decode_tokens
         self.spec_decoding_stats = None
-        if drafted:
-            stats = SpecDecodingStats(self.config.num_speculative_tokens)
-            self.spec_decoding_stats = stats
-            give_back_rejected(advancing, drafted, output.sampled_token_ids, stats, self.trace)
+        if drafted := scheduler_output.scheduled_spec_decode_tokens:
+            most = self.config.num_speculative_tokens
+            self.spec_decoding_stats = give_back_rejected(
+                advancing, drafted, output.sampled_token_ids, num_drafts=most, trace=self.trace
+            )
         # 3. Samples fork where their prompt ends.
         updated: list[Sequence] = []
         searching: dict[Request, Beams] = {}
@@ -407,10 +407,6 @@ class Scheduler:
         seq.token_ids.append(token_id)
         if self.trace is not None:
             self.trace.record(Sampled, seq.seq_id, token_id)
-
-    def move_beam(self, move: BeamMove) -> None:
-        """Tell the runner, in the next plan, what became of a beam."""
-        self.next_output.beam_moves.append(move)
 
     def fork(self, seq: Sequence, indices: Iterable[int]) -> list[Sequence]:
         """Fork a sequence. Returns siblings that share its tokens and blocks, beside it."""

@@ -17,7 +17,12 @@ def trace_request(trace: Trace | None, request: Request, index: int) -> None:
         return
     prompt = tuple(request.prompt_token_ids)
     name = None if request.lora is None else request.lora.lora_name
-    trace.record(RequestAdded, request.request_id, prompt, index, time=trace.now(), lora_name=name)
+    places = [(feature.identifier, feature.mm_position) for feature in request.mm_features]
+    items = tuple((identifier, place.offset, place.length) for identifier, place in places)
+    trace.record(
+        RequestAdded, request.request_id, prompt, index,
+        time=trace.now(), lora_name=name, mm_items=items,
+    )  # fmt: skip
 
 
 def trace_schedule(trace: Trace, running: Iterable[Sequence], output: SchedulerOutput) -> None:

@@ -23,6 +23,8 @@ class RequestAdded(Record):
     queue_index: int
     time: float = 0.0
     lora_name: str | None = None  # its adapter
+    # pictures and other items of the prompt: identifier, first placeholder, their number
+    mm_items: tuple[tuple[str, int, int], ...] = field(default=(), repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,40 @@ class LoRALoaded(LoRARecord):
 @dataclass(frozen=True, slots=True)
 class LoRAEvicted(LoRARecord):
     """An adapter left its slot."""
+
+
+@dataclass(frozen=True, slots=True)
+class ItemRecord(Record):
+    """Base of records about items, such as pictures, and sequences that refer to them."""
+
+    seq_id: str
+    identifier: str
+
+
+@dataclass(frozen=True, slots=True)
+class ItemReferred(ItemRecord):
+    """A sequence refers to an item in the encoder cache: to a new entry, unless there is one."""
+
+    num_embeds: int
+
+
+@dataclass(frozen=True, slots=True)
+class ItemEncoded(ItemRecord):
+    """An item of a sequence is encoded in this step."""
+
+    num_embeds: int
+
+
+@dataclass(frozen=True, slots=True)
+class ItemFreed(ItemRecord):
+    """A sequence needs an item no longer. The entry stays until its room is needed."""
+
+
+@dataclass(frozen=True, slots=True)
+class ItemEvicted(Record):
+    """An item left the encoder cache."""
+
+    identifier: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ _CHANGE_NOTHING = (
     records.RequestSkipped,
     records.TokensWasted,
     records.RankRecord,
+    records.ItemEncoded,
 )
 ALIVE = {"waiting", "running", "preempted", "swapped"}  # the status of those not finished
 
@@ -57,8 +58,16 @@ class CachedBlock:
 
 
 @dataclass
+class CachedItem:
+    """Entry of the encoder cache."""
+
+    num_embeds: int
+    holders: list[str] = field(default_factory=list)  # sequences that refer to it
+
+
+@dataclass
 class State:
-    """Requests, block tables, prefix cache and free queue at one moment."""
+    """Requests, block tables, prefix cache, free queue and encoder cache at one moment."""
 
     step: int
     num_blocks: int
@@ -69,6 +78,9 @@ class State:
     swapped: list[str] = field(default_factory=list)  # sequences whose blocks are on the host
     lora_slots: dict[int, str] = field(default_factory=dict)  # names of adapters on the device
     contents: dict[int, CachedBlock] = field(default_factory=dict)  # by block id, held or not
+    items: dict[str, CachedItem] = field(default_factory=dict)  # in the encoder cache
+    # Those that none refers to, the next one to be evicted first.
+    evictable_items: OrderedDict[str, None] = field(default_factory=OrderedDict)
     # Free blocks, the next one to be handed out first; at the beginning by their ids.
     free_queue: OrderedDict[int, None] = field(init=False)
     # Sequences that hold blocks or are in plans, by id: a long run has many that are over.
@@ -128,6 +140,9 @@ class State:
             return
         if isinstance(record, records.LoRAEvicted):
             del self.lora_slots[record.slot]
+            return
+        if isinstance(record, (records.ItemRecord, records.ItemEvicted)):
+            self._apply_to_items(record)
             return
         if isinstance(record, records.BlockForgotten):
             self.contents.pop(record.block_id, None)
@@ -246,7 +261,26 @@ class State:
         self.waiting = list(waiting)
         self.contents.clear()
         self.lora_slots.clear()
+        self.items.clear()
+        self.evictable_items.clear()
         self._free_all_blocks()
+
+    # -- items -----------------------------------------------------------------------------------
+
+    def _apply_to_items(self, record: Record) -> None:
+        match record:
+            case records.ItemReferred(_, seq_id, identifier, num_embeds):
+                item = self.items.setdefault(identifier, CachedItem(num_embeds))
+                item.holders.append(seq_id)
+                self.evictable_items.pop(identifier, None)
+            case records.ItemFreed(_, seq_id, identifier):
+                holders = self.items[identifier].holders
+                holders.remove(seq_id)
+                if not holders:
+                    self.evictable_items[identifier] = None
+            case records.ItemEvicted(_, identifier):
+                del self.items[identifier]
+                del self.evictable_items[identifier]
 
     # -- blocks ----------------------------------------------------------------------------------
 

@@ -37,6 +37,8 @@ class Trace:
         max_num_batched_tokens: the token budget of a step.
         clock: seconds from any beginning; a simulation has its own.
         beginning: the state behind steps that are not in the trace; None: it has all from step 0.
+        max_num_encoder_input_tokens: the encoder budget of a step; 0 of a text model.
+        encoder_cache_size: embeddings that are kept.
     """
 
     def __init__(
@@ -46,10 +48,14 @@ class Trace:
         max_num_batched_tokens: int,
         clock: Callable[[], float] = time.perf_counter,
         beginning: State | None = None,
+        max_num_encoder_input_tokens: int = 0,
+        encoder_cache_size: int = 0,
     ):
         self.num_blocks = num_blocks
         self.block_size = block_size
         self.max_num_batched_tokens = max_num_batched_tokens
+        self.max_num_encoder_input_tokens = max_num_encoder_input_tokens
+        self.encoder_cache_size = encoder_cache_size
         self.records: list[Record] = []
         # before the first record
         self._beginning = beginning or State(-1, num_blocks, block_size)
@@ -181,6 +187,8 @@ class Trace:
         if state is not None:
             self._beginning = State(-1, self.num_blocks, self.block_size)
             self._beginning.free_queue = OrderedDict.fromkeys(state.free_queue)
+            self._beginning.items = state.items
+            self._beginning.evictable_items = state.evictable_items
         self.records.clear()
         self.step = -1
         self._start = self.clock()

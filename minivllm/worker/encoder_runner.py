@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
+from typing import NamedTuple
 
+import numpy as np
 import torch
 
 from minivllm.attention.backend import AttentionBackend
@@ -17,6 +19,14 @@ from minivllm.models.multimodal import Item, MultiModalEncoder
 from minivllm.multimodal.inputs import MultiModalFeatureSpec
 from minivllm.scheduling.output import SchedulerOutput
 from minivllm.worker.input_batch import CachedRequestState
+
+
+class Placeholders(NamedTuple):
+    """Rows of a step's flat batch that are placeholders, and what stands in their places."""
+
+    rows: list[int]
+    embeddings: torch.Tensor  # [len(rows), hidden_size]
+    axes: list[np.ndarray]  # pieces of their positions, [3, n]; none, if they are plain ones
 
 
 class EncoderRunner:
@@ -66,23 +76,21 @@ class EncoderRunner:
 
     def gather(
         self, plan: SchedulerOutput, states: Mapping[str, CachedRequestState]
-    ) -> tuple[list[int], torch.Tensor] | None:
-        """Gather the embeddings of a step's chunks.
-
-        Returns:
-            Rows of the flat batch and their embeddings, ``[len(rows), hidden_size]``; None if no
-            row is a placeholder.
+    ) -> Placeholders | None:
+        """Gather the embeddings of a step's chunks; None if no row is a placeholder.
 
         Raises:
             RuntimeError: if an output is not there that the scheduler counts on.
         """
         rows: list[int] = []
         pieces: list[torch.Tensor] = []
+        axes: list[np.ndarray] = []
         end = 0
         for seq_id, num_new in plan.num_scheduled_tokens.items():
             begin = end
             end += num_new
             start = plan.num_computed_tokens[seq_id]
+            positions = states[seq_id].positions
             for feature in states[seq_id].mm_features:
                 place = feature.mm_position
                 if place.offset >= start + num_new or place.end <= start:
@@ -98,7 +106,9 @@ class EncoderRunner:
                 pieces.append(output[found.start : found.stop])
                 first = max(place.offset, start)
                 last = min(place.end, start + num_new)
+                if positions is not None:  # such items have no breaks
+                    axes.append(positions.axes(first, last - first))
                 for position in range(first, last):
                     if place.is_embed is None or place.is_embed[position - place.offset]:
                         rows.append(begin + position - start)
-        return (rows, torch.cat(pieces)) if rows else None
+        return Placeholders(rows, torch.cat(pieces), axes) if rows else None

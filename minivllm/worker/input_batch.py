@@ -8,24 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import torch
 
 from minivllm.kv.block_table import BlockIds
 from minivllm.lora.request import LoadedLoRA
+from minivllm.models.mrope import MRopePositions
 from minivllm.multimodal.inputs import MultiModalFeatureSpec
 from minivllm.sampling.metadata import SamplingMetadata, SamplingState
 from minivllm.sampling.rejection_sampler import DrawnDrafts, states_to_verify
 from minivllm.scheduling.output import NO_TOKEN, BeamMove, SchedulerOutput
-
-
-class PromptPositions(Protocol):
-    """Positions of a sequence's tokens, where they are not their places."""
-
-    def of(self, start: int, num_tokens: int) -> list[int]:
-        """Positions of the tokens from place ``start`` on."""
-        ...
 
 
 @dataclass(eq=False)
@@ -37,7 +29,7 @@ class CachedRequestState(SamplingState):
     lora: LoadedLoRA | None = None  # its adapter
     drawn_drafts: DrawnDrafts | None = None  # the last ones, if they were drawn
     mm_features: list[MultiModalFeatureSpec] = field(default_factory=list)  # items of its prompt
-    positions: PromptPositions | None = None  # None: those of its tokens' places
+    positions: MRopePositions | None = None  # None: those of its tokens' places
 
 
 def _child(parent: CachedRequestState, token_ids: list[int], seed: int) -> CachedRequestState:

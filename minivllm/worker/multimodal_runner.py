@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 
 from minivllm.attention.metadata import AttentionMetadata
 from minivllm.scheduling.output import ModelRunnerOutput, SchedulerOutput
 from minivllm.utils.tensors import make_tensor
-from minivllm.worker.encoder_runner import EncoderRunner
+from minivllm.worker.encoder_runner import EncoderRunner, Placeholders
 from minivllm.worker.model_input import BatchTensors
 from minivllm.worker.model_runner import ModelRunner
 
@@ -30,24 +31,25 @@ class MultiModalRunner(ModelRunner):
     def __init__(self, encoder_runner: EncoderRunner, **args: Any):
         super().__init__(**args)
         self.encoder_runner = encoder_runner
-        # of this step: the rows that are placeholders, and their embeddings
-        self._placeholders: tuple[torch.Tensor, torch.Tensor] | None = None
+        self._placeholders: Placeholders | None = None  # of this step
 
     @torch.inference_mode()
     def execute_model(self, scheduler_output: SchedulerOutput) -> ModelRunnerOutput:
         """Compute one step: see ``ModelRunner.execute_model``."""
         self.encoder_runner.forget(scheduler_output)
-        return super().execute_model(scheduler_output)
+        try:
+            return super().execute_model(scheduler_output)
+        finally:
+            self._placeholders = None
 
     def prepare_inputs(self, scheduler_output: SchedulerOutput) -> BatchTensors:
         """Encode the plan's items, and lay all scheduled tokens side by side."""
         states = self.input_batch.states
+        for new in scheduler_output.scheduled_new_reqs:
+            positions = self.encoder_runner.encoder.positions
+            states[new.seq_id].positions = positions(new.mm_features, new.num_prompt_tokens)
         self.encoder_runner.encode(scheduler_output, states)
-        found = self.encoder_runner.gather(scheduler_output, states)
-        self._placeholders = None
-        if found is not None:
-            rows, embeddings = found
-            self._placeholders = make_tensor(rows, "int64", self.device), embeddings
+        self._placeholders = self.encoder_runner.gather(scheduler_output, states)
         return super().prepare_inputs(scheduler_output)
 
     @property
@@ -63,8 +65,13 @@ class MultiModalRunner(ModelRunner):
         **inputs: torch.Tensor,
     ) -> torch.Tensor:
         if self._placeholders is not None:
-            rows, embeddings = self._placeholders
+            rows = make_tensor(self._placeholders.rows, "int64", self.device)
             # made anew in each step, since the layers write into it
             inputs_embeds = self.model.model.embed_tokens(token_ids)
-            inputs["inputs_embeds"] = inputs_embeds.index_copy_(0, rows, embeddings)
+            inputs["inputs_embeds"] = inputs_embeds.index_copy_(
+                0, rows, self._placeholders.embeddings
+            )
+            if self._placeholders.axes:
+                axes = torch.from_numpy(np.concatenate(self._placeholders.axes, axis=1))
+                positions = positions.repeat(3, 1).index_copy_(1, rows, axes.to(self.device))
         return super()._forward(token_ids, positions, metadata, **inputs)

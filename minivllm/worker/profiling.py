@@ -12,7 +12,9 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from minivllm.multimodal.inputs import MultiModalFeatureSpec
+from minivllm.config import SchedulerConfig
+from minivllm.models.multimodal import MultiModalEncoder
+from minivllm.multimodal.inputs import MultiModalFeatureSpec, PlaceholderRange
 from minivllm.pooling_params import PoolingParams
 from minivllm.sampling_params import SamplingParams
 from minivllm.scheduling.output import NewRequestData, SchedulerOutput
@@ -66,6 +68,25 @@ def full_step(
         ],
         scheduled_encoder_inputs={ids[0]: list(range(len(features)))},
     )
+
+
+def largest_items(
+    encoder: MultiModalEncoder | None, limits: SchedulerConfig
+) -> list[MultiModalFeatureSpec]:
+    """The largest items that a step may encode, one after the other; none of a text model."""
+    if encoder is None:
+        return []
+    budget = limits.max_num_encoder_input_tokens or limits.max_num_batched_tokens
+    modality, data, length = encoder.largest_item(min(budget, limits.max_model_len))
+    return [
+        MultiModalFeatureSpec(
+            data=dict(data),
+            modality=modality,
+            identifier=f"profile-{number}",
+            mm_position=PlaceholderRange(offset=number * length, length=length),
+        )
+        for number in range(max(1, budget // length))
+    ]
 
 
 def peak_bytes(device: torch.device, run: Callable[[], object]) -> int:

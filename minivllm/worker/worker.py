@@ -41,7 +41,6 @@ from minivllm.models.decoder import DecoderModel
 from minivllm.models.loader import load_encoder, load_model
 from minivllm.models.model_config import ModelConfig
 from minivllm.models.multimodal import MultiModalEncoder
-from minivllm.multimodal.inputs import MultiModalFeatureSpec, PlaceholderRange
 from minivllm.pooling.make_pooler import make_pooler
 from minivllm.pooling_params import PoolingParams
 from minivllm.quantization import gguf, w4a16
@@ -54,7 +53,7 @@ from minivllm.worker.kv_cache import DRAFT, kv_cache_specs, make_kv_cache
 from minivllm.worker.lora_manager import WorkerLoRAManager
 from minivllm.worker.model_runner import ModelRunner
 from minivllm.worker.pipeline_stage import make_runner
-from minivllm.worker.profiling import full_step, peak_bytes
+from minivllm.worker.profiling import full_step, largest_items, peak_bytes
 
 logger = init_logger(__name__)
 
@@ -409,25 +408,10 @@ class Worker:
             block_size=self.block_size,
             pooling_params=PoolingParams().completed(self.model_config) if pools else None,
             num_groups=runner.kv_cache.num_groups,
-            mm_features=self._largest_items(limits.max_num_batched_tokens),
+            mm_features=largest_items(self.encoder, limits),
         )
         with cpu.layers_as_modules(self.model):
             return peak_bytes(self.device, lambda: runner.execute_model(step))
-
-    def _largest_items(self, max_tokens: int) -> list[MultiModalFeatureSpec]:
-        """The largest items that a step may encode, one after the other; none of a text model."""
-        if self.encoder is None:
-            return []
-        modality, data, length = self.encoder.largest_item()
-        return [
-            MultiModalFeatureSpec(
-                data=dict(data),
-                modality=modality,
-                identifier=f"profile-{number}",
-                mm_position=PlaceholderRange(offset=number * length, length=length),
-            )
-            for number in range(max(1, max_tokens // length))
-        ]
 
     def _weight_bytes(self) -> int:
         parts = self.model, self.draft_model, self.encoder

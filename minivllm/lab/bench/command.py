@@ -24,6 +24,7 @@ BENCHMARKS = {
     "of a step.",
     "lora": "Seconds of seeded work without adapters, with none in use, and with several.",
     "embed": "Texts a second of a BERT, beside sentence-transformers if it is installed.",
+    "images": "Steps over pictures, towers beside transformers', and a second question about one.",
     "quantization": "Decode steps of one shape in 32, 16, 8 and 4 bits, with the bytes of its "
     "weights.",
     "kv-cache": "Decode steps of long contexts with K and V in 16 and in 8 bits, in turn.",

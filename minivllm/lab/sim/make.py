@@ -14,6 +14,7 @@ from minivllm.kv.manager import KVCacheManager
 from minivllm.lab.sim.drafting import PaddingScheduler, speculative_limits
 from minivllm.lab.sim.workloads import SimRequest
 from minivllm.lora.request import LoadedLoRA, LoRARequest
+from minivllm.multimodal.inputs import MultiModalFeatureSpec
 from minivllm.pooling_params import PoolingParams
 from minivllm.request import Request
 from minivllm.sampling_params import BeamSearchParams, SamplingParams
@@ -32,6 +33,7 @@ def make_request(
     cache_salt: str | None = None,
     lora_request: LoRARequest | None = None,
     pooling_params: PoolingParams | None = None,
+    mm_features: list[MultiModalFeatureSpec] | None = None,
     **params: Any,
 ) -> Request:
     """Request that ends after a given number of tokens.
@@ -44,6 +46,7 @@ def make_request(
         priority, cache_salt: as for ``Request``.
         lora_request: an adapter; none is read.
         pooling_params: of a request to a pooling model, which has no output.
+        mm_features: items in the prompt.
         params: further fields of ``SamplingParams``.
     """
     sampling_params = None
@@ -58,6 +61,7 @@ def make_request(
         priority=priority,
         cache_salt=cache_salt,
         lora_request=lora_request,
+        mm_features=mm_features,
     )
     if lora_request is not None:  # there are no files, and so no digest of them
         request.lora = LoadedLoRA.from_request(lora_request)
@@ -130,7 +134,9 @@ def make_traced_scheduler(
     Raises:
         ValueError: for an unknown policy.
     """
-    trace = Trace(num_blocks, block_size, max_num_batched_tokens, clock=clock)
+    sizes = ("max_num_encoder_input_tokens", "encoder_cache_size")
+    of_items = {name: limits[name] for name in sizes if name in limits}
+    trace = Trace(num_blocks, block_size, max_num_batched_tokens, clock=clock, **of_items)
     manager = kv_cache_manager_cls(
         num_blocks, block_size, enable_prefix_caching, num_host_blocks, trace
     )

@@ -14,6 +14,7 @@ GOLDEN = sorted((Path(__file__).parent / "golden").glob("*.json.gz"))
 ASYNC_GOLDEN = sorted((Path(__file__).parent / "golden" / "async").glob("*.json.gz"))
 LORA_GOLDEN = sorted((Path(__file__).parent / "golden" / "lora").glob("*.json.gz"))
 PIPELINE_GOLDEN = sorted((Path(__file__).parent / "golden" / "pipeline").glob("*.json.gz"))
+MULTIMODAL_GOLDEN = sorted((Path(__file__).parent / "golden" / "mm").glob("m*.json.gz"))
 POOLING_GOLDEN = sorted((Path(__file__).parent / "golden" / "pooling").glob("*.json.gz"))
 SPEC_GOLDEN = sorted((Path(__file__).parent / "golden" / "spec").glob("*.json.gz"))
 

@@ -14,6 +14,13 @@ from minivllm.kv.manager import KVCacheManager
 from minivllm.lab.sim.drafting import check_speculative, fake_drafts
 from minivllm.lab.sim.loop import Step, fake_execute, run_steps
 from minivllm.lab.sim.make import make_request, make_vllms_scheduler
+from minivllm.lab.sim.replay_encoder import (
+    EncoderCacheRecorder,
+    encoder_limits,
+    read_items,
+    validate_encoder_config,
+    validate_items,
+)
 from minivllm.lab.sim.replay_queue import CallRecorder
 from minivllm.lora.request import LoRARequest
 from minivllm.pooling_params import PoolingParams
@@ -34,7 +41,6 @@ _STATS = ("num_drafts", "num_draft_tokens", "num_accepted_tokens",
           "num_accepted_tokens_per_pos")  # fmt: skip
 _MODES = ("async", "pp", "pp_async")  # several plans in flight
 _OVERLAPPED = ("async", "pp_async")  # also of one sequence
-_ENCODER_SLOTS = ("enc_free", "enc_freeable")
 _REQUEST = ("id", "arrival_step", "prompt_token_ids", "max_tokens")
 
 
@@ -52,21 +58,14 @@ def replay(workload: dict[str, Any], policy: SchedulingPolicy | None = None) -> 
         ValueError: for a missing key or a value out of range, by name.
     """
     scheduler, requests, speculative = _prepare(workload, policy, KVCacheManager)
-    encoder_cache = _unused_encoder_cache(workload["config"])
-    steps = _describe_steps(scheduler, requests, speculative)
+    encoder = EncoderCacheRecorder(scheduler, workload["config"])
     if workload["config"].get("mode") is not None:
-        steps = _describe_calls(workload, scheduler, requests)
-    described = [step if "idle" in step else {**step, **encoder_cache} for step in steps]
+        steps = _describe_calls(workload, scheduler, requests, encoder)
+    else:
+        steps = _describe_steps(scheduler, requests, speculative, encoder)
+    described = list(steps)
     results = {r.request_id: _result(r, speculative is not None) for r in requests}
     return {**workload, "steps": described, "results": results}
-
-
-def _unused_encoder_cache(config: dict[str, Any]) -> dict[str, Any]:
-    """The keys of an encoder cache that no request uses: there are no pictures here."""
-    if (size := config.get("encoder_cache_size")) is None:
-        return {}
-    moments = {f"{name}{when}": size for name in _ENCODER_SLOTS for when in ("", "_after")}
-    return {"encoder": {}, "freed_mm": [], **moments, "enc_order_after": [], "enc_cached_after": {}}
 
 
 def _result(request: Request, with_stop_reason: bool) -> dict[str, Any]:
@@ -85,7 +84,8 @@ def replay_steps(
 ) -> Iterator[dict[str, Any]]:
     """The steps of a replay one by one, with a ``KVCacheManager`` of your own."""
     scheduler, requests, speculative = _prepare(workload, None, kv_cache_manager_cls)
-    return _describe_steps(scheduler, requests, speculative)
+    encoder = EncoderCacheRecorder(scheduler, workload["config"])
+    return _describe_steps(scheduler, requests, speculative, encoder)
 
 
 def _prepare(
@@ -108,13 +108,17 @@ def _prepare(
         max_loras=config.get("max_loras", 0),
         num_sampled_tokens_per_step=int(config.get("runner_type") != "pooling"),
         async_scheduling=overlapped,
+        **encoder_limits(config),
         **{name: config[name] for name in _LIMITS},
     )
     return scheduler, [_request(entry) for entry in workload["requests"]], speculative
 
 
 def _describe_steps(
-    scheduler: Scheduler, requests: list[Request], speculative: dict[str, Any] | None
+    scheduler: Scheduler,
+    requests: list[Request],
+    speculative: dict[str, Any] | None,
+    encoder: EncoderCacheRecorder,
 ) -> Iterator[dict[str, Any]]:
     """Every step, as a recording describes it."""
     manager = scheduler.kv_manager
@@ -134,6 +138,7 @@ def _describe_steps(
             running=[seq.seq_id for seq in scheduler.running],
             waiting=[request.request_id for request in scheduler.waiting],
             free_blocks=manager.block_pool.num_free_blocks,
+            **encoder.after_schedule(scheduler_output),
         )
         output = fake_execute(scheduler, scheduler_output)
         for seq_id, token_ids in output.sampled_token_ids.items():
@@ -149,6 +154,7 @@ def _describe_steps(
             finished = scheduler.next_output.finished_req_ids
             described["finished"] = [r.request_id for r in requests if r.request_id in finished]
             described["free_blocks_after"] = manager.block_pool.num_free_blocks
+            described.update(encoder.after_update())
             if speculative is not None:
                 described["drafts"] = _drafts(scheduler, step, speculative)
                 scheduler.update_draft_token_ids(described["drafts"])
@@ -157,7 +163,10 @@ def _describe_steps(
 
 
 def _describe_calls(
-    workload: dict[str, Any], scheduler: Scheduler, requests: list[Request]
+    workload: dict[str, Any],
+    scheduler: Scheduler,
+    requests: list[Request],
+    encoder: EncoderCacheRecorder,
 ) -> Iterator[dict[str, Any]]:
     """Every call of an engine with several plans in flight, as a recording describes it."""
 
@@ -173,7 +182,8 @@ def _describe_calls(
     aborts = {e["id"]: e["abort_step"] for e in entries if e.get("abort_step") is not None}
     config = workload["config"]
     size = config.get("pp_size", 1) + (config["mode"] in _OVERLAPPED)
-    return CallRecorder(scheduler, requests, aborts, size=size, describe=describe).calls()
+    calls = CallRecorder(scheduler, requests, aborts, size=size, describe=describe, encoder=encoder)
+    return calls.calls()
 
 
 def _drafts(scheduler: Scheduler, step: Step, speculative: dict[str, Any]) -> dict[str, list[int]]:
@@ -217,6 +227,7 @@ def _request(entry: dict[str, Any]) -> Request:
         priority=entry.get("priority", 0),
         lora_request=None if lora is None else LoRARequest(lora["name"], lora["id"], lora["path"]),
         pooling_params=PoolingParams() if entry.get("pooling", False) else None,
+        mm_features=read_items(entry),
         stop_token_ids=entry.get("stop_token_ids", []),
     )
 
@@ -241,9 +252,7 @@ def _validate(workload: dict[str, Any]) -> None:
     runner_type = config.get("runner_type", "generate")
     ok = runner_type in ("generate", "pooling")
     check(ok, "config['runner_type']", runner_type, "'generate' or 'pooling'")
-    size = config.get("encoder_cache_size")
-    ok = size is None or (is_int(size, 0) and size <= _MOST)
-    check(ok, "config['encoder_cache_size']", size, f"an integer from 0 to {_MOST}")
+    validate_encoder_config(config)
     mode = config.get("mode")
     check(mode in (None, *_MODES), "config['mode']", mode, f"one of {_MODES}, or absent")
     if mode in ("pp", "pp_async"):
@@ -266,9 +275,6 @@ def _validate(workload: dict[str, Any]) -> None:
         pools = entry.get("pooling", False)
         allowed = runner_type == "pooling"
         check(pools is allowed, f"{where}['pooling']", pools, f"{allowed}, as the runner_type says")
-        check(
-            not entry.get("mm"), f"{where}['mm']", entry.get("mm"), "absent: there are no pictures"
-        )
         if (lora := entry.get("lora")) is not None:
             _validate_lora(f"{where}['lora']", lora, max_loras)
         stops = entry.get("stop_token_ids", [])
@@ -279,6 +285,7 @@ def _validate(workload: dict[str, Any]) -> None:
         ok = ok and len(prompt) > 0
         allowed = "a list of integers from 0 to 2**63 - 1, at least one"
         check(ok, f"{where}['prompt_token_ids']", prompt, allowed)
+        validate_items(where, entry)
 
 
 def _validate_lora(where: str, lora: Any, max_loras: int) -> None:

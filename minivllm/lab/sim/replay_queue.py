@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from typing import Any
 
+from minivllm.lab.sim.replay_encoder import EncoderCacheRecorder
 from minivllm.lab.sim.stub_runner import StubRunner
 from minivllm.logger import silenced
 from minivllm.request import Request, RequestStatus
@@ -27,6 +28,7 @@ class CallRecorder:
         abort_steps: ids of those that are aborted at the beginning of a call.
         size: plans that may be in flight.
         describe: the plan's scheduled sequences as entries of the recording.
+        encoder: describes items.
     """
 
     def __init__(
@@ -36,9 +38,11 @@ class CallRecorder:
         abort_steps: dict[str, int],
         size: int,
         describe: Callable[[SchedulerOutput], list[dict[str, Any]]],
+        encoder: EncoderCacheRecorder,
     ):
         self.scheduler = scheduler
         self.describe = describe
+        self.encoder = encoder
         self.requests = requests
         self.abort_steps = abort_steps
         self.queue = BatchQueue(scheduler, size)
@@ -80,6 +84,7 @@ class CallRecorder:
             "running": [seq.seq_id for seq in scheduler.running],
             "waiting": [request.request_id for request in scheduler.waiting],
             "free_blocks": scheduler.kv_manager.block_pool.num_free_blocks,
+            **self.encoder.after_schedule(plan),
         }
         future: Future[ModelRunnerOutput] = Future()
         output = self.runner.execute(plan)
@@ -103,4 +108,5 @@ class CallRecorder:
             "discarded": [name for name in computed if name not in sampled],
             "finished": [r.request_id for r in self.requests if r.request_id in finished],
             "free_blocks_after": scheduler.kv_manager.block_pool.num_free_blocks,
+            **self.encoder.after_update(),
         }
