@@ -58,7 +58,7 @@ PICTURES = 48
 """Pictures of a step of the eye alone, in each worker."""
 PICTURE_TOKENS = 3072
 """Tokens of a step about pictures, in each worker."""
-LABEL_WEIGHT = 0.1
+LABEL_WEIGHT = 0.3
 TEXT_WEIGHT = 0.5
 EYE = curriculum.VISION_PLAN.stages[0]
 

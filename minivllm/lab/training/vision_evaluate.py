@@ -15,7 +15,7 @@ from minivllm.entrypoints.llm import LLM
 from minivllm.lab.training.evaluate import answers as text_answers
 from minivllm.lab.training.evaluate import is_right
 from minivllm.lab.training.manifest import update_manifest
-from minivllm.lab.training.suites import all_suites
+from minivllm.lab.training.suites import Case, all_suites
 from minivllm.sampling_params import SamplingParams
 
 MAX_TOKENS = 96
@@ -35,10 +35,10 @@ def answers(llm: LLM, cases: list[PictureCase]) -> list[str]:
     return [output.outputs[0].text for output in llm.generate(prompts, greedy, use_tqdm=False)]
 
 
-def text_rates(llm: LLM, count: int, seed: str = "evaluation") -> dict[str, float]:
-    """The share of right answers in each of the text model's suites."""
+def text_rates(llm: LLM, suites: dict[str, list[Case]]) -> dict[str, float]:
+    """The share of right answers in each of these of the text model's suites."""
     found = {}
-    for name, cases in all_suites(seed, count).items():
+    for name, cases in suites.items():
         said = text_answers(llm, cases)
         right = [is_right(case, answer) for case, answer in zip(cases, said, strict=True)]
         found[name] = round(sum(right) / len(right), 4)
@@ -56,7 +56,7 @@ def main(
     llm = LLM(model=str(directory))
     scores = {"pictures": picture_cases(count), "two pictures": pair_cases(count // 5)}
     found = {name: rates(cases, answers(llm, cases)) for name, cases in scores.items()}
-    found["text"] = text_rates(llm, texts)
+    found["text"] = text_rates(llm, all_suites("evaluation", texts))
     for name, by_kind in found.items():
         print(name, *(f"{kind}: {rate:.1%}" for kind, rate in by_kind.items()), sep="\n  ")
     if save:
