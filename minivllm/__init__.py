@@ -37,6 +37,7 @@ _HOME_OF = {
     "embedded_adapter_path": "minivllm.embedded",
     "embedded_embedder_path": "minivllm.embedded",
     "embedded_classifier_path": "minivllm.embedded",
+    "embedded_vision_path": "minivllm.embedded",
 }
 
 __all__ = ["__version__", *_HOME_OF]

@@ -4,7 +4,7 @@ It is trained from nothing on generated text, so it needs no download: `data/` m
 `lab/training/` the weights in `checkpoint/`; there, too, is measured what they can do. The engine
 asks only where the checkpoint is. In `draft/` is a smaller one that guesses what this one will say,
 in `adapters/` are LoRA adapters of it. In `embedder/` is one tuned from it to give vectors, in
-`classifier/` a head on it.
+`classifier/` a head on it, in `vision/` one that answers about pictures, too.
 """
 
 from pathlib import Path
@@ -30,6 +30,11 @@ def embedded_embedder_path() -> Path:
 def embedded_classifier_path() -> Path:
     """Directory of a classifier of requests: a head whose index names the model's own weights."""
     return Path(__file__).parent / "classifier"
+
+
+def embedded_vision_path() -> Path:
+    """Directory of a picture model: a SigLIP eye before the language half, in LLaVA's form."""
+    return Path(__file__).parent / "vision"
 
 
 def embedded_adapter_path(name: str) -> Path:

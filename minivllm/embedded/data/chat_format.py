@@ -10,11 +10,14 @@ TOOLS_BEFORE: str = _TEXTS.tools_before
 TOOLS_AFTER: str = _TEXTS.tools_after
 
 
-def chat_template() -> str:
-    """The Jinja template that goes into tokenizer_config.json."""
-    template = files(__package__).joinpath("chat_template.jinja").read_text(encoding="utf-8")
-    for name, text in (("TOOLS_BEFORE", TOOLS_BEFORE), ("TOOLS_AFTER", TOOLS_AFTER)):
-        template = template.replace(name, repr(text))
+def chat_template(name: str = "chat_template") -> str:
+    """The Jinja template that goes into tokenizer_config.json.
+
+    ``"picture_chat_template"`` takes a message's content in parts, too; a picture is one of them.
+    """
+    template = files(__package__).joinpath(f"{name}.jinja").read_text(encoding="utf-8")
+    for mark, text in (("TOOLS_BEFORE", TOOLS_BEFORE), ("TOOLS_AFTER", TOOLS_AFTER)):
+        template = template.replace(mark, repr(text))
     return template.strip()
 
 

@@ -63,3 +63,4 @@ def _plan(name: str) -> Plan:
 FULL_PLAN = _plan("full")
 QUICK_PLAN = _plan("quick")
 DRAFT_PLAN = _plan("draft")
+VISION_PLAN = _plan("vision")

@@ -18,20 +18,20 @@ class Optimizer:
 
     MUON_RATE = 0.02
     EMBEDDING_RATE = 5e-3
-    VECTOR_RATE = 2e-3
+    OTHER_RATE = 2e-3
 
     def __init__(self, network: nn.Module) -> None:
         named = dict(network.named_parameters())
         self.parameters = list(named.values())
         embedding = [p for name, p in named.items() if "embed_tokens" in name]
-        vectors = [p for p in named.values() if p.dim() == 1]
+        others = [p for p in named.values() if p.dim() != 2]
         matrices = [p for name, p in named.items() if p.dim() == 2 and "embed_tokens" not in name]
         self.methods: tuple[torch.optim.Optimizer, ...] = (
             torch.optim.Muon(matrices, lr=self.MUON_RATE, momentum=0.95, weight_decay=0.2),
             torch.optim.AdamW(
                 [
                     {"params": embedding, "lr": self.EMBEDDING_RATE},
-                    {"params": vectors, "lr": self.VECTOR_RATE},
+                    {"params": others, "lr": self.OTHER_RATE},
                 ],
                 betas=(0.9, 0.98),
                 weight_decay=0.0,

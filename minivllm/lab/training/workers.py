@@ -5,7 +5,7 @@ shared with other programs. Without `in_workers` there is one process, and nothi
 """
 
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import torch
 import torch.distributed as dist
@@ -33,6 +33,19 @@ def agreed(value: float) -> float:
 def averaging(module: nn.Module) -> nn.Module:
     """The module; with several workers, a backward pass leaves mean gradients in each of them."""
     return DistributedDataParallel(module) if dist.is_initialized() else module
+
+
+def average_gradients(parameters: Iterable[nn.Parameter]) -> None:
+    """Replace every gradient by its mean over all workers; without workers nothing happens."""
+    if not dist.is_initialized():
+        return
+    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    together = torch.cat([gradient.flatten() for gradient in gradients])
+    dist.all_reduce(together)
+    together /= count()
+    parts = together.split([gradient.numel() for gradient in gradients])
+    for gradient, mean in zip(gradients, parts, strict=True):
+        gradient.copy_(mean.view_as(gradient))
 
 
 def _work(worker: int, workers: int, port: int, job: Callable[..., None], arguments: tuple) -> None:
