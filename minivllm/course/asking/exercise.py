@@ -6,10 +6,8 @@ import html
 import inspect
 import textwrap
 from collections.abc import Callable
-from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
 from functools import cache, update_wrapper
-from io import StringIO
 from pprint import pformat
 from random import Random
 from typing import Any, Protocol
@@ -140,9 +138,11 @@ def points(exercise: Askable, answer: Any) -> float:
         NotYet: if there are none.
         ValueError: for what cannot be asked.
     """
+    from IPython.utils.capture import capture_output
+
     check(hasattr(exercise, "grade"), "exercise", exercise, "an exercise, a lab or a quiz")
     # what is printed on the error stream would cost the point in nbgrader
-    with redirect_stdout(StringIO()), redirect_stderr(StringIO()):
+    with capture_output():
         exercise.grade(answer)
     entry = Latest.entry
     if not entry["points"]:
