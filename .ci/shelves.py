@@ -19,7 +19,7 @@ BOUNDS = {
     "evening": 1_430,
     "engine": 23_200,
     "server": 6_000,
-    "course": 14_000,
+    "course": 15_500,
     "lab": 14_000,
     "xray": 3_200,
     "embedded": 1_300,
