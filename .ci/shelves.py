@@ -19,7 +19,7 @@ BOUNDS = {
     "evening": 1_430,
     "engine": 20_300,
     "server": 5_800,
-    "course": 14_000,
+    "course": 15_000,
     "lab": 14_000,
     "xray": 3_200,
     "embedded": 1_300,

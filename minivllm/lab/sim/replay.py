@@ -81,10 +81,17 @@ def _result(request: Request, with_stop_reason: bool) -> dict[str, Any]:
 
 
 def replay_steps(
-    workload: dict[str, Any], kv_cache_manager_cls: type[KVCacheManager] = KVCacheManager
+    workload: dict[str, Any],
+    kv_cache_manager_cls: type[KVCacheManager] = KVCacheManager,
+    scheduler_cls: type[Scheduler] | None = None,
 ) -> Iterator[dict[str, Any]]:
-    """The steps of a replay one by one, with a ``KVCacheManager`` of your own."""
-    scheduler, requests, speculative = _prepare(workload, None, kv_cache_manager_cls)
+    """The steps of a replay one by one, with a ``KVCacheManager`` and a ``Scheduler`` of your own.
+
+    A scheduler of your own serves workloads without drafts, with one plan in flight.
+    """
+    scheduler, requests, speculative = _prepare(
+        workload, None, kv_cache_manager_cls, scheduler_cls=scheduler_cls
+    )
     return _describe_steps(scheduler, requests, speculative)
 
 
@@ -92,6 +99,7 @@ def _prepare(
     workload: dict[str, Any],
     policy: SchedulingPolicy | None,
     kv_cache_manager_cls: type[KVCacheManager],
+    scheduler_cls: type[Scheduler] | None = None,
 ) -> tuple[Scheduler, list[Request], dict[str, Any] | None]:
     _validate(workload)
     config = workload["config"]
@@ -108,6 +116,7 @@ def _prepare(
         max_loras=config.get("max_loras", 0),
         num_sampled_tokens_per_step=int(config.get("runner_type") != "pooling"),
         async_scheduling=overlapped,
+        scheduler_cls=scheduler_cls,
         **{name: config[name] for name in _LIMITS},
     )
     return scheduler, [_request(entry) for entry in workload["requests"]], speculative
