@@ -41,6 +41,8 @@ NEED_TORCH_FILES = {
     "distributed/torch_group.py", "distributed/shm_group.py", "distributed/recorded.py",
     "course/grading/oracle_check.py",  # for grading
     "course/ch10/kernel_harness.py", "course/ch10/kernel_ladder.py",
+    "course/ch10/kernel_memory.py", "course/ch10/kernel_runs.py", "course/ch10/copy_runs.py",
+    "course/ch10/row_runs.py", "course/ch10/decode_runs.py", "course/ch10/attention_mistakes.py",
 }  # fmt: skip
 NEED_VLLM_FILES = {"xray/tracer.py", "xray/policy.py"}  # vLLM loads them
 

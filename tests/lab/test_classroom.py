@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from minivllm.cli import app
 from minivllm.course.asking.answers import NotYet
 from minivllm.course.asking.quiz import QUIZZES
-from minivllm.course.classroom.grade import grade
+from minivllm.course.classroom.grade import exercises_of, grade
 from minivllm.course.classroom.repository import STUBS, new_repository
 from minivllm.exercises import ch00, labs, points
 
@@ -95,6 +95,9 @@ ASK = "from minivllm.exercises import ask, ch00, quiz\nseed = '20260123'"
 RIGHT = "ask(ch00.blocks(seed=seed), ch00.blocks(seed=seed).solve())"
 
 
+JOBS = ("--jobs", 2)
+
+
 def graded(tmp_path, *paths, options=()):
     done = minivllm("grade", *paths, "--csv", tmp_path / "points.csv", *options)
     assert done.exit_code == 0, done.output
@@ -146,7 +149,9 @@ def test_what_cannot_be_graded_has_a_row_that_says_so(tmp_path):
         *(tmp_path / n for n in ("text.ipynb", "none.ipynb", "gone")),
     ]
     rows = {Path(row["file"]).stem: row for row in graded(tmp_path, *files)}
-    assert rows["crash"]["status"] == "cell 2 raises ZeroDivisionError: division by zero"
+    crashed, lacks = rows["crash"]["status"].split("; ")
+    assert crashed == "cell 2 raises ZeroDivisionError: division by zero"
+    assert lacks.startswith("lacks ch00.")
     assert rows["crash"]["points"] == "1"  # what comes below is run, too
     assert "DeadKernelError" in rows["dead"]["status"]
     assert rows["other"]["status"] == "is no lecture: the header has '99'"
@@ -155,6 +160,132 @@ def test_what_cannot_be_graded_has_a_row_that_says_so(tmp_path):
         assert rows[name]["status"].startswith("is no notebook: "), name
     several = minivllm("grade", crash, empty, "--gradescope", tmp_path / "r.json")
     assert several.exit_code != 0
+
+
+@pytest.mark.slow
+def test_all_that_is_wrong_is_listed_and_a_wrong_answer_is_not(tmp_path):
+    """Cells that crash, exercises that are lacking, and those that another number has drawn."""
+    own = "my_seed = '7'".replace("'", '"')
+    imports = "from minivllm.exercises import ask, ch00, points, quiz"
+    blocks = "ask(ch00.blocks(seed=my_seed), {})"
+    right = blocks.format("ch00.blocks(seed=my_seed).solve()")
+    quiz, point = "ask(quiz['00'], 'a b c a b')", "points(ch00.blocks(seed=my_seed), 10**9)"
+    rest = [f"ask({name}(seed=my_seed), None)" for name in exercises_of("00") if "ch00" in name]
+    files = {
+        "wrong": [own, imports, *rest, blocks.format("10**9"), point, quiz],
+        "crashed": [own, imports, "1 / 0", right, "unknown", quiz],
+        "other": [own, imports, "my_seed = '8'", *rest, right, quiz],
+        "plain": [own, imports, *rest, right.replace("my_seed", "0", 1), quiz],
+        "mixed": [imports, "my_seed = '9'", *rest, right.replace("my_seed", "'7'", 1), quiz],
+        "same": [own, imports, *rest, right, quiz],
+    }
+    paths = [notebook(tmp_path / f"{name}.ipynb", *cells) for name, cells in files.items()]
+    rows = {Path(row["file"]).stem: row["status"] for row in graded(tmp_path, *paths, options=JOBS)}
+    number = f"; has the number of {tmp_path / 'wrong.ipynb'}"
+    assert rows["wrong"] == "ok"  # the cell that counts points has raised NotYet
+    assert rows["crashed"].startswith(
+        "cell 3 raises ZeroDivisionError: division by zero; "
+        "cell 5 raises NameError: name 'unknown' is not defined; lacks ch00."
+    )
+    assert rows["other"].startswith("drawn by another number: ch00.")
+    assert rows["other"].endswith(f"(8){number}")
+    assert rows["plain"] == f"drawn by another number: ch00.blocks (0){number}"
+    assert rows["mixed"] == "drawn by another number: ch00.blocks (7)"
+    assert rows["same"] == number.removeprefix("; ")
+
+
+@pytest.mark.slow
+def test_a_blank_handout_is_ok_and_has_no_points(tmp_path):
+    """The review's case: each locked cell raises, and so does what nbgrader leaves."""
+    cells = ("from minivllm.exercises import ask, ch03, labs, quiz",
+             *(f"my_a = None\nask({name}(seed=0), my_a)" for name in exercises_of("03")
+               if name.startswith("ch03")),
+             "MyManager = None\nask(labs.allocate_slots, MyManager)",
+             'my_letters = None\nask(quiz["03"], my_letters)')  # fmt: skip
+    source = notebook(tmp_path / "03.ipynb", *cells, number="03")
+    done = minivllm("lab", "handout", source, "--student", "1", "--to", tmp_path / "a")
+    assert done.exit_code == 0, done.output
+    copy = nbformat.read(tmp_path / "a" / "03.ipynb", as_version=4)
+    answer = next(cell for cell in copy.cells if "MyManager = None" in cell.source)
+    answer.source = "# YOUR CODE HERE\nraise NotImplementedError()"
+    nbformat.write(copy, tmp_path / "a" / "released.ipynb")
+    blank, released = graded(
+        tmp_path, *(tmp_path / "a" / n for n in ("03.ipynb", "released.ipynb"))
+    )
+    assert (blank["status"], blank["points"], blank["student"]) == ("ok", "0", "1")
+    assert released["status"].startswith("lacks labs.allocate_slots; has the number of ")
+
+
+@pytest.mark.slow
+def test_several_at_a_time_are_graded_as_one_after_the_other(tmp_path, capfd):
+    """In the order of the command, without a line of a kernel's own, each point by its worth."""
+    cells = [ASK, RIGHT, "import os\nprint(os.environ['OMP_NUM_THREADS'])"]
+    paths = [notebook(tmp_path / f"{n}.ipynb", *cells[: n % 3 + 1]) for n in range(3)]
+    rows = graded(tmp_path, *paths, options=JOBS)
+    assert [row["file"] for row in rows] == [str(path) for path in paths]
+    assert [row["points"] for row in rows] == ["0", "1", "1"]
+    difficulty = str(ch00.blocks.difficulty)
+    assert [row["weighted"] for row in rows] == ["0", difficulty, difficulty]
+    assert {row["weighted of"] for row in rows} == {str(sum(exercises_of("00").values()))}
+    assert "encryption" not in capfd.readouterr().err
+    done = minivllm("grade", *paths, "--jobs", 0)
+    assert done.exit_code == 2
+    assert "jobs must be at least 1, got 0." in done.stderr
+
+
+CLASS = '\ufeffnumber,name\n007,"Li, Ann"\n8b,\n'
+
+
+@pytest.mark.slow
+def test_a_class_is_handed_out_and_graded_by_its_file(tmp_path):
+    (tmp_path / "class.csv").write_text(CLASS, encoding="utf-8")
+    source = notebook(tmp_path / "00.ipynb", "from minivllm.exercises import ask, ch00",
+                      "my = ch00.blocks(seed=0).solve()\nask(ch00.blocks(seed=0), my)")  # fmt: skip
+    options = ("--students", tmp_path / "class.csv")
+    done = minivllm("lab", "handout", source, *options, "--to", tmp_path / "out")
+    assert done.exit_code == 0, done.output
+    paths = [tmp_path / "out" / number / "00.ipynb" for number in ("007", "8b")]
+    assert done.output.split() == [str(path) for path in paths]
+    assert 'my_seed = "007"' in paths[0].read_text().replace('\\"', '"')
+    strange = notebook(tmp_path / "x.ipynb", 'my_seed = "9"', ASK)
+    copied = tmp_path / "out" / "8b" / "00.ipynb"
+    copied.write_bytes(paths[0].read_bytes())  # of another student
+    ann, copy, other = graded(tmp_path, paths[0], copied, strange, options=options)
+    assert (ann["student"], ann["name"], ann["points"]) == ("007", "Li, Ann", "0")
+    assert "another number" not in ann["status"]
+    assert copy["student"] == "8b"
+    assert copy["status"].endswith("; drawn by another number: ch00.blocks (007)")
+    assert other["status"].endswith("; the number '9' is none of the class")
+    one = graded(tmp_path, paths[0], options=options)
+    assert [(row["student"], row["status"]) for row in one][1:] == [("8b", "nothing handed in")]
+
+
+def test_a_class_that_cannot_be_read_is_a_sentence(tmp_path):
+    source = notebook(tmp_path / "03.ipynb", 'my_letters = None\nask(quiz["03"], my_letters)')
+    table = tmp_path / "class.csv"
+    twice = "students, line 3 must be another number than that of line 1, got '7'."
+    for text, message in (
+        ("7,Ann\n8,Bo\n7,Cy\n", twice),
+        ("7;Ann\n8;Bo\n 7 ;Cy\n", twice),
+        ("7,Ann\n\n8 b,Bo\n", "students, line 3 must be a number: letters and digits, got '8 b'."),
+        ("7,Ann\n,Bo\n", "students, line 2 must be a number: letters and digits, got ''."),
+        ("number,name\n", "students must be a file with a line for each: number, name, got"),
+        ("", "students must be a file with a line for each"),
+        (b"7,J\xf6rg\n", "is no text in UTF-8."),
+        (None, "cannot be read: No such file or directory."),
+    ):
+        table.unlink(missing_ok=True)
+        if text is not None:
+            table.write_bytes(text if isinstance(text, bytes) else text.encode())
+        for command in (("lab", "handout", source, "--to", tmp_path / "out"), ("grade", source)):
+            done = minivllm(*command, "--students", table)
+            assert done.exit_code == 2, done.output
+            assert message in done.stderr, text
+        assert not (tmp_path / "out").exists()
+    for options in ((), ("--student", "7", "--students", table)):
+        done = minivllm("lab", "handout", source, "--to", tmp_path / "out", *options)
+        assert done.exit_code == 2
+        assert "student must be a number, or none beside --students FILE" in done.stderr
 
 
 @pytest.mark.slow

@@ -168,8 +168,8 @@ def test_a_step_of_a_recording_has_what_it_needs():
 # -- the kernel, and the project -----------------------------------------------------------------
 
 KERNEL_MISTAKES = {
-    "the sums do not shrink": ("l_i * alpha", "l_i", "off by up to"),
-    "the values do not shrink": ("acc * alpha[:, None]", "acc", "off by up to"),
+    "the sums do not shrink": ("l_i * alpha", "l_i", "and l_i was not multiplied by"),
+    "the values do not shrink": ("acc * alpha[:, None]", "acc", "and acc was not multiplied by"),
     "minus infinity less itself": ("tl.where(m_new == float(\"-inf\"), 0.0, m_new)",
                                    "m_new", "hides the whole first tile: some rows are NaN"),
 }  # fmt: skip

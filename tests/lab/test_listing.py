@@ -1,13 +1,17 @@
 """Listings: our source as notebooks show it."""
 
 import inspect
+from pathlib import Path
 
+import nbformat
 import pytest
 
 from minivllm.course.asking.listing import listing, show
 from minivllm.kv.block_table import BlockTable
 from minivllm.lab.sim.cost import Hardware
 from minivllm.scheduling.policies import SchedulingPolicy
+
+NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").glob("*.ipynb"))
 
 
 def test_a_docstring_is_folded_to_its_first_line():
@@ -36,6 +40,38 @@ def test_a_piece_of_it():
     assert "return" not in text
     with pytest.raises(ValueError, match="no line with 'if postion'"):
         listing(BlockTable.slot, first="if postion")
+
+
+def test_an_empty_listing_is_refused():
+    """The last line is looked for behind the first one, which must not contain it, too."""
+    from minivllm.cpu.gemm import quantized_panels
+
+    with pytest.raises(ValueError, match="would be empty: its first line has 'else', too"):
+        listing(quantized_panels.pack, "columns = ", "else")
+    with pytest.raises(ValueError, match="would be empty: its first line has 'slot', too"):
+        listing(BlockTable.slot, last="slot")
+    with pytest.raises(ValueError, match="the source has no line with 'columns = '"):
+        listing(quantized_panels.pack, "offsets = ", "columns = ")
+    with pytest.raises(ValueError, match="would be empty: there is no code behind '# The blocks"):
+        listing(commented, "# The blocks", "return")
+    text = listing(quantized_panels.pack, "if q.dtype == torch.uint8:", "else:").text
+    assert text.count("\n") == 4
+
+
+def commented():
+    # The blocks are counted here.
+
+    return 0
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem.partition("_")[0])
+def test_no_listing_of_a_notebook_is_empty(path):
+    for number, cell in enumerate(nbformat.read(path, as_version=4).cells):
+        for output in cell.get("outputs", []):
+            text = output.get("data", {}).get("text/plain", "")
+            if text.startswith("# minivllm/"):
+                code = [line for line in text.splitlines() if line.strip() and line[0] != "#"]
+                assert code, f"{path.stem}[{number}]: {text}"
 
 
 def test_it_is_highlighted_where_it_can_be(capsys):

@@ -11,9 +11,10 @@ FILE = "MINIVLLM_GRADEBOOK"  # the environment variable that names it; unset, no
 
 
 class Latest:
-    """The entry of the answer that was graded last, in this process."""
+    """The answer that was graded last, in this process: its entry, and what ``ask`` was given."""
 
     entry: dict[str, Any]
+    asked: tuple[Any, Any] = (None, None)
 
 
 def note_points(
@@ -32,6 +33,7 @@ def note_points(
         "exercise": exercise, "seed": seed, "points": float(points), "text": text,
         "is_blank": is_blank,
     }  # fmt: skip
+    Latest.asked = (None, None)
     if path := os.environ.get(FILE):
         with open(path, "a", encoding="utf-8") as file:
             file.write(json.dumps(Latest.entry) + "\n")

@@ -32,13 +32,14 @@ def show(
     Args:
         *codes: what to show.
         first: begin at the line that contains this; None is the beginning.
-        last: end before the first line after it that contains this; None is the end.
+        last: end before the first line behind that one which contains this; None is the end.
         without: leave out the statements, with all that is indented below them, whose first line
             contains one of these: branches of a later chapter. A comment at the end says how many
             lines they have.
 
     Raises:
-        ValueError: if the source has no such line.
+        ValueError: if the source has no such line, if the first line contains ``last``, too, or
+            if there is no code between the two.
     """
     from IPython.display import display
 
@@ -57,8 +58,12 @@ def listing(
     if without:
         lines = _left_out("\n".join(lines), without)
     begin = 0 if first is None else _find(lines, first, 0)
-    end = len(lines) if last is None else _find(lines, last, begin)
+    if last is not None and last in lines[begin]:
+        raise ValueError(f"the listing would be empty: its first line has {last!r}, too.")
+    end = len(lines) if last is None else _find(lines, last, begin + 1)
     source = textwrap.dedent("\n".join(lines[begin:end])).strip("\n")
+    if not any(line.strip() and line.lstrip()[0] != "#" for line in source.splitlines()):
+        raise ValueError(f"the listing would be empty: there is no code behind {first!r}.")
     file = Path(inspect.getsourcefile(code)).relative_to(PACKAGE.parent).as_posix()
     return Listing(file, source)
 

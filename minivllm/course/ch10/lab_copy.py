@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from minivllm.course.ch10.kernel_runs import NAN, check_kernel, require_triton
-from minivllm.course.grading.function_lab import FunctionLab
+from minivllm.course.ch10.needs_triton import require_triton
+from minivllm.course.grading.function_lab import FunctionLab, Passed
 
 SOLUTIONS = "minivllm.course.ch10.kernel_ladder"
-SIZES = (1, 7, 8, 9, 30)
-BLOCK = 8
 
 
 def my_copy(out, x, n, BLOCK):
@@ -19,7 +17,8 @@ def my_copy(out, x, n, BLOCK):
 
     The grid has a program for every BLOCK numbers, the last one perhaps not full. out and x are
     pointers. You have tl.program_id(0), tl.arange(0, BLOCK), tl.load(pointers, mask=...) and
-    tl.store(pointers, values, mask=...). What is behind n in x is NaN, and in out not yours.
+    tl.store(pointers, values, mask=...). What is behind n is not yours, in x and in out. Each
+    program has places of its own, and what a mask leaves out of a load may be anything.
     """
     raise NotImplementedError
 
@@ -35,49 +34,20 @@ def my_masked_add(out, x, y, present, n, BLOCK):
     raise NotImplementedError
 
 
-def check_copy(function: Callable, seed: int) -> str:
+def check_copy(function: Callable, seed: int) -> Passed:
     require_triton()
-    import torch
+    from minivllm.course.ch10.copy_runs import copy_runs
+    from minivllm.course.ch10.kernel_runs import check_kernel
 
-    generator = torch.Generator().manual_seed(seed)
-
-    def run(n: int):
-        x = torch.full((40,), NAN)
-        x[:n] = torch.randn(n, generator=generator)
-
-        def launch(kernel):
-            out = torch.full((40,), NAN)
-            kernel[(-(-n // BLOCK),)](out, x, n, BLOCK=BLOCK)
-            return out
-
-        return f"{n} numbers", launch, x
-
-    return f"equal to torch for {check_kernel(function, map(run, SIZES))} lengths"
+    return check_kernel(function, my_copy, copy_runs(seed), "lengths")
 
 
-def check_masked_add(function: Callable, seed: int) -> str:
+def check_masked_add(function: Callable, seed: int) -> Passed:
     require_triton()
-    import torch
+    from minivllm.course.ch10.copy_runs import masked_add_runs
+    from minivllm.course.ch10.kernel_runs import check_kernel
 
-    generator = torch.Generator().manual_seed(seed)
-
-    def run(n: int):
-        x, y = torch.full((2, 40), NAN)
-        present = torch.ones(40, dtype=torch.int32)
-        present[:n] = torch.randint(2, (n,), generator=generator)
-        x[:n] = torch.randn(n, generator=generator)
-        y[:n] = torch.where(present[:n] != 0, torch.randn(n, generator=generator), NAN)
-        right = torch.full((40,), NAN)
-        right[:n] = x[:n] + torch.where(present[:n] != 0, y[:n], 0)
-
-        def launch(kernel):
-            out = torch.full((40,), NAN)
-            kernel[(-(-n // BLOCK),)](out, x, y, present, n, BLOCK=BLOCK)
-            return out
-
-        return f"{n} numbers", launch, right
-
-    return f"equal to torch for {check_kernel(function, map(run, SIZES))} lengths"
+    return check_kernel(function, my_masked_add, masked_add_runs(seed), "lengths")
 
 
 COPY = FunctionLab(

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from minivllm.course.ch10.kernel_runs import NAN, check_kernel, require_triton
-from minivllm.course.grading.function_lab import FunctionLab
+from minivllm.course.ch10.needs_triton import require_triton
+from minivllm.course.grading.function_lab import FunctionLab, Passed
 
 SOLUTIONS = "minivllm.course.ch10.kernel_ladder"
-BLOCK_SIZE = 4
-HEAD_DIM = 8
 
 
 def my_decode_one(
@@ -41,74 +39,20 @@ def my_decode(
     raise NotImplementedError
 
 
-def _batch(seq_lens: list[int], num_heads: int, num_kv_heads: int, sharp: float, generator):
-    """Inputs of a batch in a shuffled cache, and the right output."""
-    import torch
-
-    num_blocks = [-(-length // BLOCK_SIZE) for length in seq_lens]
-    ids = (torch.randperm(sum(num_blocks), generator=generator) + 1).tolist()
-    cache = torch.full((2, len(ids) + 1, BLOCK_SIZE, num_kv_heads, HEAD_DIM), NAN)
-    tables = torch.zeros(len(seq_lens), max(num_blocks), dtype=torch.int32)
-    query = torch.randn(len(seq_lens), num_heads, HEAD_DIM, generator=generator)
-    right = torch.empty_like(query)
-    for seq, length in enumerate(seq_lens):
-        mine = [ids.pop() for _ in range(num_blocks[seq])]
-        tables[seq, : len(mine)] = torch.tensor(mine)
-        kv = torch.randn(2, length, num_kv_heads, HEAD_DIM, generator=generator)
-        kv[0] *= torch.linspace(0.2, sharp, length)[:, None, None]
-        for position in range(length):
-            block = mine[position // BLOCK_SIZE]
-            cache[:, block, position % BLOCK_SIZE] = kv[:, position]
-        key, value = kv.repeat_interleave(num_heads // num_kv_heads, dim=2)
-        scores = torch.einsum("hd,lhd->hl", query[seq], key) * HEAD_DIM**-0.5
-        right[seq] = torch.einsum("hl,lhd->hd", scores.softmax(1), value)
-    return query, *cache, tables, torch.tensor(seq_lens, dtype=torch.int32), right
-
-
-def check_decode_one(function: Callable, seed: int) -> str:
+def check_decode_one(function: Callable, seed: int) -> Passed:
     require_triton()
-    import torch
+    from minivllm.course.ch10.decode_runs import decode_one_runs
+    from minivllm.course.ch10.kernel_runs import check_kernel
 
-    generator = torch.Generator().manual_seed(seed)
-
-    def run(case: tuple[int, float]):
-        seq_len, sharp = case
-        query, key, value, table, _, right = _batch([seq_len], 1, 1, sharp, generator)
-
-        def launch(kernel):
-            out = torch.full((HEAD_DIM,), NAN)
-            sizes = {"BLOCK_SIZE": BLOCK_SIZE, "HEAD_DIM": HEAD_DIM}
-            kernel[(1,)](out, query, key, value, table, seq_len, HEAD_DIM**-0.5, **sizes)
-            return out
-
-        return f"{seq_len} tokens, keys up to {sharp:g}", launch, right.flatten()
-
-    cases = ((1, 1.0), (4, 1.0), (5, 1.0), (23, 1.0), (23, 300.0))
-    return f"equal to torch for {check_kernel(function, map(run, cases))} sequences"
+    return check_kernel(function, my_decode_one, decode_one_runs(seed), "sequences")
 
 
-def check_decode(function: Callable, seed: int) -> str:
+def check_decode(function: Callable, seed: int) -> Passed:
     require_triton()
-    import torch
+    from minivllm.course.ch10.decode_runs import decode_runs
+    from minivllm.course.ch10.kernel_runs import check_kernel
 
-    generator = torch.Generator().manual_seed(seed)
-
-    def run(case: tuple[list[int], int, int]):
-        seq_lens, heads, kv_heads = case
-        query, key, value, tables, lens, right = _batch(seq_lens, heads, kv_heads, 2.0, generator)
-
-        def launch(kernel):
-            out = torch.full_like(query, NAN)
-            kernel[(len(seq_lens), heads)](
-                out, query, key, value, tables, lens, HEAD_DIM**-0.5, tables.shape[1],
-                NUM_HEADS=heads, NUM_KV_HEADS=kv_heads, BLOCK_SIZE=BLOCK_SIZE, HEAD_DIM=HEAD_DIM,
-            )  # fmt: skip
-            return out
-
-        return f"lengths {seq_lens}, {heads} heads on {kv_heads} KV heads", launch, right
-
-    cases = (([9], 2, 2), ([1, 6], 2, 1), ([5, 17, 4], 4, 2))
-    return f"equal to torch for {check_kernel(function, map(run, cases))} batches"
+    return check_kernel(function, my_decode, decode_runs(seed), "batches")
 
 
 DECODE_ONE = FunctionLab(

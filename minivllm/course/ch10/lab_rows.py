@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from minivllm.course.ch10.kernel_runs import NAN, check_kernel, require_triton
-from minivllm.course.grading.function_lab import FunctionLab
+from minivllm.course.ch10.needs_triton import require_triton
+from minivllm.course.grading.function_lab import FunctionLab, Passed
 
 SOLUTIONS = "minivllm.course.ch10.kernel_ladder"
 
@@ -35,53 +35,21 @@ def my_row_softmax(out, x, num_columns, stride, BLOCK):
     raise NotImplementedError
 
 
-def check_table_sum(function: Callable, seed: int) -> str:
+def check_table_sum(function: Callable, seed: int) -> Passed:
     require_triton()
-    import torch
+    from minivllm.course.ch10.kernel_runs import check_kernel
+    from minivllm.course.ch10.row_runs import table_sum_runs
 
-    generator = torch.Generator().manual_seed(seed)
-
-    def run(seq_len: int):
-        cache = torch.full((9, 4), NAN)
-        blocks = (torch.randperm(8, generator=generator) + 1)[: -(-seq_len // 4)]
-        values = torch.randn(seq_len, generator=generator)
-        for position, value in enumerate(values):
-            cache[blocks[position // 4], position % 4] = value
-        table = blocks.to(torch.int32)
-
-        def launch(kernel):
-            out = torch.full((1,), NAN)
-            kernel[(1,)](out, cache, table, seq_len, BLOCK_SIZE=4)
-            return out
-
-        return f"{seq_len} tokens in blocks {table.tolist()}", launch, values.sum()[None]
-
-    runs = check_kernel(function, map(run, (1, 4, 5, 12, 30)))
-    return f"equal to torch for {runs} sequences, and no other slot was read"
+    what = "sequences, and no other slot was read"
+    return check_kernel(function, my_table_sum, table_sum_runs(seed), what)
 
 
-def check_row_softmax(function: Callable, seed: int) -> str:
+def check_row_softmax(function: Callable, seed: int) -> Passed:
     require_triton()
-    import torch
+    from minivllm.course.ch10.kernel_runs import check_kernel
+    from minivllm.course.ch10.row_runs import row_softmax_runs
 
-    generator = torch.Generator().manual_seed(seed)
-
-    def run(case: tuple[int, float]):
-        num_columns, size = case
-        x = torch.full((3, 20), NAN)
-        x[:, :num_columns] = size * torch.randn(3, num_columns, generator=generator)
-        right = torch.full((3, 20), NAN)
-        right[:, :num_columns] = x[:, :num_columns].softmax(1)
-
-        def launch(kernel):
-            out = torch.full((3, 20), NAN)
-            kernel[(3,)](out, x, num_columns, 20, BLOCK=16)
-            return out
-
-        return f"3 rows of {num_columns} scores up to {size:g}", launch, right
-
-    cases = ((1, 1.0), (5, 1.0), (16, 1.0), (13, 200.0))
-    return f"equal to torch in {check_kernel(function, map(run, cases))} runs"
+    return check_kernel(function, my_row_softmax, row_softmax_runs(seed), "sets of rows")
 
 
 TABLE_SUM = FunctionLab(

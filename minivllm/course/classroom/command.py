@@ -8,9 +8,11 @@ from typing import Annotated
 import typer
 
 from minivllm.utils.console import exit_on_bad_input, needs_extra
+from minivllm.utils.validation import check
 
 app = typer.Typer(help="Build your own engine; notebooks for a class.", no_args_is_help=True)
 Name = Annotated[str, typer.Argument(help="Of a lab or a milestone; none for the next one.")]
+CLASS = "A class as CSV: number, name. The number is the seed, and the folder's name."
 Notebooks = Annotated[list[Path], typer.Argument(help="Notebooks (.ipynb).")]
 
 
@@ -78,14 +80,24 @@ def peek(name: Name = "") -> None:
 @app.command()
 def handout(
     notebooks: Notebooks,
-    student: Annotated[str, typer.Option(help="A student's number: the seed of the exercises.")],
     to: Annotated[Path, typer.Option(help="The directory for the copies.")],
+    student: Annotated[
+        str | None, typer.Option(help="A student's number: the seed of the exercises.")
+    ] = None,
+    students: Annotated[Path | None, typer.Option(help=CLASS)] = None,
 ) -> None:
-    """Copy notebooks for a student: seeds of their own, no outputs, nbgrader's metadata."""
+    """Copy notebooks for a student or a class: own seeds, no outputs, nbgrader's metadata."""
     with exit_on_bad_input(), needs_extra("notebooks"):
         from minivllm.course.classroom.handout import write_handouts
+        from minivllm.course.classroom.students import read_students
 
-        for path in write_handouts(notebooks, student, to):
+        is_one = (student is None) != (students is None)
+        check(is_one, "student", student, "a number, or none beside --students FILE")
+        if students is None:
+            folders = {student or "": to}
+        else:
+            folders = {number: to / number for number in read_students(students)}
+        for path in write_handouts(notebooks, folders):
             print(path)
 
 
@@ -95,18 +107,26 @@ def grade(
     gradescope: Annotated[
         Path | None, typer.Option(help="Write Gradescope's results.json, of one notebook.")
     ] = None,
+    students: Annotated[Path | None, typer.Option(help=CLASS)] = None,
+    jobs: Annotated[int, typer.Option(help="Notebooks that run at a time.")] = 1,
 ) -> None:
     """Run notebooks, and their code, and count the points of their exercises."""
     with exit_on_bad_input(), needs_extra("notebooks"):
-        from minivllm.course.classroom.grade import check_tables, write_csv, write_gradescope
-        from minivllm.course.classroom.grade import grade as grade_one
+        from minivllm.course.classroom.grade import Grade, grade_all
+        from minivllm.course.classroom.students import read_students
+        from minivllm.course.classroom.tables import check_tables, write_csv, write_gradescope
 
+        check(jobs >= 1, "jobs", jobs, "at least 1")
+        names = read_students(students) if students else None
         check_tables(notebooks, csv, gradescope)
         grades = []
-        for path in notebooks:
-            grades.append(grade_one(path))
-            found = grades[-1]
+        for found in grade_all(notebooks, names, jobs):
+            grades.append(found)
             print(f"{found.file}: {found.points:.3g} of {len(found.expected)}; {found.status}")
+        for number, name in (names or {}).items():
+            if all(found.student != number for found in grades):
+                print(f"{number} {name}: nothing handed in")
+                grades.append(Grade("", number, name, status="nothing handed in"))
         if csv:
             write_csv(grades, csv)
         if gradescope:

@@ -1,4 +1,4 @@
-"""Handout: notebooks for one student, with exercises of their own, ready for nbgrader.
+"""Handout: notebooks for students, with exercises of their own, ready for nbgrader.
 
 Of an exercise nbgrader takes out the answer alone, and puts back the cell that counts points. That
 cell is the same for all students: their seed has a cell of its own, which is left alone.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,35 +26,40 @@ BEGIN = "### BEGIN SOLUTION"
 END = "### END SOLUTION"
 
 
-def write_handouts(paths: Sequence[Path], student: str, directory: Path) -> list[Path]:
-    """Write copies of notebooks for a student. Returns where.
+def write_handouts(paths: Sequence[Path], folders: Mapping[str, Path]) -> list[Path]:
+    """Write copies of notebooks for each student of a class. Returns where.
 
     Each exercise is drawn by the student's number. Its question has a cell; its answer is marked as
     nbgrader's solution; and a locked cell follows that gives the points. Outputs are left out.
 
     Args:
         paths: notebooks of the course.
-        student: letters and digits; the seed of the exercises.
-        directory: made if it is missing; the copies keep the notebooks' names.
+        folders: by student the folder of the copies, made if it is missing; these keep the
+            notebooks' names. A student is letters and digits: the seed of the exercises.
 
     Raises:
         ValueError: for what is no notebook, one without exercises, a number with other characters,
-            or a directory in which a copy would take the place of a notebook, or of another copy.
+            or a folder in which a copy would take the place of a notebook, or of another copy.
             Nothing is written then.
     """
-    ok = student.isalnum() and student.isascii()
-    check(ok, "student", student, "letters and digits")
-    copies = [make_handout(path, student) for path in paths]
     names = [path.name for path in paths]
     check(len(set(names)) == len(names), "notebooks", names, "files of different names")
-    targets = [directory / name for name in names]
-    taken = [t for t in targets if t.exists() and any(t.samefile(path) for path in paths)]
-    allowed = "a folder without the notebooks themselves, whose names the copies keep"
-    check(not taken, "to", str(directory), allowed)
-    directory.mkdir(parents=True, exist_ok=True)
-    for copy, target in zip(copies, targets, strict=True):
+    copies = {}
+    for student, folder in folders.items():
+        ok = student.isalnum() and student.isascii()
+        check(ok, "student", student, "letters and digits")
+        copies |= {folder / path.name: make_handout(path, student) for path in paths}
+        taken = [folder / name for name in names if _is_one_of(folder / name, paths)]
+        allowed = "a folder without the notebooks themselves, whose names the copies keep"
+        check(not taken, "to", str(folder), allowed)
+    for target, copy in copies.items():
+        target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(nbformat.writes(copy), encoding="utf-8")
-    return targets
+    return list(copies)
+
+
+def _is_one_of(target: Path, paths: Sequence[Path]) -> bool:
+    return target.exists() and any(target.samefile(path) for path in paths)
 
 
 def make_handout(path: Path, student: str) -> Any:

@@ -28,20 +28,33 @@ from minivllm.utils.validation import is_int
 class WrongEntry(Fault):
     """One entry of an answer is wrong; the right value is told on a second miss."""
 
-    def __init__(self, which: str, value: str):
-        super().__init__(which)
+    def __init__(self, which: str, value: str, figure: Any = None):
+        super().__init__(which, figure)
         self.value = value
+
+
+@dataclass(frozen=True)
+class Passed:
+    """An answer is right.
+
+    Args:
+        text: what it was held to.
+        figure: what is drawn below it, if anything is.
+    """
+
+    text: str
+    figure: Any = None
 
 
 def call(function: Callable, *args, **kwargs) -> Any:
     """Call the reader's function; an error that it raises becomes a Fault."""
     try:
         return function(*args, **kwargs)
-    except NotImplementedError:
-        raise
     except Exception as error:  # there is no end to what a function may do
-        if "NotImplementedError" in repr(error):  # Triton's interpreter wraps it
-            raise NotImplementedError from error
+        while isinstance(error.__cause__, Exception):  # Triton's interpreter wraps what it meets
+            error = error.__cause__
+        if isinstance(error, (NotImplementedError, Fault)):
+            raise error from None
         raise Fault(describe_error(error)) from error
 
 
@@ -94,7 +107,7 @@ class FunctionLab:
         minutes: about how long it takes.
         stub: the function to begin with; its docstring is the specification.
         check: called with a function and a seed; raises ``Fault`` unless the function is right;
-            returns what it was held to.
+            returns what it was held to, alone or as ``Passed`` with a figure.
         solution_module: that of a solution which needs what the other labs do not; else it is
             beside the stub.
     """
@@ -105,7 +118,7 @@ class FunctionLab:
     difficulty: int
     minutes: int
     stub: Callable
-    check: Callable[[Callable, int], str]
+    check: Callable[[Callable, int], str | Passed]
     solution_module: str = ""
     _misses: list[str] = field(default_factory=list)
 
@@ -134,16 +147,17 @@ class FunctionLab:
         if not callable(function):
             return Verdict(self.name, "FAILED", f"give a function like {self.stub.__name__}.")
         try:
-            text = self.check(function, seed)
+            found = self.check(function, seed)
         except WrongEntry as wrong:
             text = f"{wrong}"
             if text in self._misses:
                 text += f"; {wrong.value} is right"
             self._misses.append(str(wrong))
-            return Verdict(self.name, "FAILED", f"{text}.")
+            return Verdict(self.name, "FAILED", f"{text}.", wrong.figure)
         except Fault as fault:
-            return Verdict(self.name, "FAILED", f"{fault}.")
-        return Verdict(self.name, "passed", text)
+            return Verdict(self.name, "FAILED", f"{fault}.", fault.figure)
+        passed = found if isinstance(found, Passed) else Passed(found)
+        return Verdict(self.name, "passed", passed.text, passed.figure)
 
     def grade(self, function: Any, seed: int = 0) -> None:
         """Print what the check says of this function, on the inputs of this seed."""
@@ -156,6 +170,10 @@ class FunctionLab:
             note_points(f"labs.{self.name}", seed, 0, "not solved yet", is_blank=True)
             return
         print(verdict)
+        if verdict.figure is not None:
+            from IPython.display import display
+
+            display(verdict.figure)
         is_shipped = function is self.solution
         passed = verdict.outcome == "passed" and not is_shipped
         note_points(f"labs.{self.name}", seed, passed, str(verdict), is_shipped)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sysconfig
 import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from minivllm.course.grading.scenarios import Scenario
 from minivllm.kv.manager import KVCacheManager
@@ -15,11 +17,24 @@ from minivllm.scheduling.output import ModelRunnerOutput, SchedulerOutput
 from minivllm.scheduling.scheduler import Scheduler
 
 MAX_STEPS = 300  # every scenario is done long before
-_PACKAGE = str(Path(__file__).parents[2])
+# Folders of code that a reader has not written: this package, Python, and what is installed.
+NOT_THE_READERS = (
+    str(Path(__file__).parents[2]),
+    *(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")),
+)
 
 
 class Fault(Exception):
-    """Something is wrong with the class under test; the message says what, and where."""
+    """Something is wrong with the code under test; the message says what, and where.
+
+    Args:
+        message: one sentence.
+        figure: what is drawn below it, if anything is.
+    """
+
+    def __init__(self, message: str, figure: Any = None):
+        super().__init__(message)
+        self.figure = figure
 
 
 @dataclass(frozen=True)
@@ -91,7 +106,7 @@ def _check_counts(scheduler: Scheduler, step: int) -> None:
 def describe_error(error: BaseException) -> str:
     """Return what was raised, and by which line of the reader's own."""
     frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if not frame.filename.startswith(_PACKAGE)]
+    own = [frame for frame in frames if not frame.filename.startswith(NOT_THE_READERS)]
     where = f" in line {own[-1].lineno}, {own[-1].name}" if own else ""
     return f"{type(error).__name__}{where}: {error}"
 

@@ -17,11 +17,12 @@ from minivllm.lab.sim.replay import replay_steps
 
 @dataclass(frozen=True)
 class Verdict:
-    """Result of one check: passed, failed or not run, and why."""
+    """Result of one check: passed, failed or not run, and why; drawn, if there is a figure."""
 
     check: str
     outcome: str
     text: str
+    figure: Any = None
 
     def __str__(self) -> str:
         return f"{self.outcome:<8} {self.check:<10} {self.text}"

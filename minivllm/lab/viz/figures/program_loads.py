@@ -17,7 +17,7 @@ LINE_HEIGHT = 20
 
 def program_loads(
     loads: Mapping[str, Sequence[int]], colour_of: Mapping[int, int] | None = None,
-    title: str | None = None, mark: Sequence[Mark] = (),
+    title: str | None = None, mark: Sequence[Mark] = (), noun: str = "blocks",
 ) -> Figure:  # fmt: skip
     """Draw a row for each program, and in it the blocks that it reads, from left to right.
 
@@ -26,6 +26,7 @@ def program_loads(
             such as "program 2: A" are drawn as "A", sorted by it, with the program small beside.
         colour_of: by block id, the number of its colour; blocks that are not there have the first.
         title, mark: what it shows, and reads to point at: (program, how many before it, text).
+        noun: the word for what is read, if it is not blocks.
 
     Raises:
         ValueError: if there is no program.
@@ -36,8 +37,8 @@ def program_loads(
         loads = dict(sorted(loads.items(), key=lambda item: item[0].partition(": ")[2]))
     longest = max(map(len, loads.values()))
     total = sum(map(len, loads.values()))
-    head = f"{len(loads)} programs, at most {longest} blocks one after another"
-    facts = f"{total} blocks read in all"
+    head = f"{len(loads)} programs, at most {longest} {noun} one after another"
+    facts = f"{total} {noun} read in all"
     labels = max(map(text_width, loads)) + MARGIN
     right = MARGIN + labels + BOX_WIDTH * longest
     bottom = HEADER_HEIGHT + LINE_HEIGHT * len(loads) + MARGIN / 2
