@@ -17,6 +17,7 @@ WIDTH, HEIGHT, GAP, MARGIN = 150, 62, 18, 24
 PAGE = 2 * MARGIN + 4 * WIDTH + 3 * GAP
 # Topics of the chapters: the first one is a row, the others are below it, in four columns.
 FIRST = "First"
+BEFORE = "Before"
 COLUMNS = (
     ("Memory", "Known prefixes", "Fewer bits"),
     ("Scheduling", "Serving", "Vectors"),
@@ -41,21 +42,27 @@ def draw() -> Figure:
     topics: dict[str, list[str]] = {}
     for number in found:
         topics.setdefault(CHAPTERS[number].topic, []).append(number)
+    before = topics.pop(BEFORE)
     first = topics.pop(FIRST)
     if missing := topics.keys() - {topic for column in COLUMNS for topic in column}:
         raise ValueError(f"give {sorted(missing)} a place in COLUMNS of course_map.py.")
     columns = [{topic: topics[topic] for topic in column} for column in COLUMNS]
+    alt = _alt(found, before, first, columns, course.TO_COME)
     page = Canvas(
         "What needs what", "Arrows, and “needs”, say what to read first. Minutes are for reading; "
-        "exercises take as long again.", _alt(found, first, columns, course.TO_COME), PAGE, 1,
+        "exercises take as long again.", alt, PAGE, 1,
     )  # fmt: skip
     page.drawing.root.set("role", "group")  # a screen reader passes over links in a picture
     _legend(page)
-    _heading(page, MARGIN, 116, "First, in this order; all that follows needs them")
-    row = [_lecture(page, found[n], _left(i), 126) for i, n in enumerate(first)]
+    _heading(page, MARGIN, 116, "If attention is new to you")
+    for i, number in enumerate(before):
+        _lecture(page, found[number], _left(i), 126)
+    top = 126 + HEIGHT + 34
+    _heading(page, MARGIN, top - 10, "First, in this order; all that follows needs them")
+    row = [_lecture(page, found[n], _left(i), top) for i, n in enumerate(first)]
     for left, right in pairwise(row):
         _arrow(page, left.right, right.left)
-    ends = [_column(page, found, columns[i], _left(i), 226) for i in range(len(columns))]
+    ends = [_column(page, found, columns[i], _left(i), top + 100) for i in range(len(columns))]
     y = _capstone(page, max(ends) - 10)
     _heading(page, MARGIN, y, "To come")
     for index, (number, name) in enumerate(course.TO_COME.items()):
@@ -67,13 +74,14 @@ def draw() -> Figure:
     return page.figure()
 
 
-def _alt(found, first, columns, to_come) -> str:
+def _alt(found, before, first, columns, to_come) -> str:
     topics = [
         f"{topic} ({', '.join(numbers)})" for column in columns for topic, numbers in column.items()
     ]
     return (
         f"The {len(found)} notebooks as boxes, {sum(it.time.minutes for it in found.values())} "
-        f"minutes of reading in all. {', '.join(first)} in a row, below them topics, each read "
+        f"minutes of reading in all. {', '.join(before)} for readers to whom attention is new; "
+        f"{', '.join(first)} in a row, below them topics, each read "
         f"downwards: {'; '.join(topics)}. Then your own engine. To come: "
         f"{', '.join(f'{name} ({number})' for number, name in to_come.items())}."
     )

@@ -17,3 +17,5 @@ CHAPTERS: dict[str, Chapter] = {
 EXERCISES: dict[str, ModuleType] = {
     name.removeprefix("ch"): import_module(f"minivllm.course.{name}.exercises") for name in _NAMES
 }
+# Labs by name, in the order of the course.
+LABS = {lab.name: lab for chapter in CHAPTERS.values() for lab in chapter.labs}

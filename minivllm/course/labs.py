@@ -3,7 +3,8 @@
 ``labs.allocate_slots``, ``labs.copy_on_write`` and ``labs.find_longest_cache_hit`` ask for classes,
 all others for functions. ``ask(labs.cap, my_cap)`` says what is to be written and grades it;
 ``labs.grade(my_cap)`` only grades, and finds the lab by the name or by the class it extends.
-``labs.mini_engine`` puts pieces together, and ``labs.progress()`` prints which labs are passed.
+``labs.mini_engine`` puts pieces together. The learner's loop has four verbs, as ``minivllm lab``:
+``labs.status()``, ``labs.test(my_cap)``, ``labs.peek("cap")`` and ``labs.next()``.
 Each lab is a file of its own: stub, solution and check.
 """
 
@@ -11,22 +12,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from minivllm.course.assembly import assemble, mini_engine
-from minivllm.course.chapters import CHAPTERS
+from minivllm.course.assembly import assemble, milestone, mini_engine
+from minivllm.course.chapters import CHAPTERS, LABS
 from minivllm.course.grading.class_lab import ClassLab, plug_in
 from minivllm.course.grading.function_lab import FunctionLab
 from minivllm.course.grading.milestones import passed
 from minivllm.course.grading.verdicts import Verdict, verdicts
+from minivllm.course.loop import next_lab, peek, status
 
-# By name, in the order of the course.
-LABS = {lab.name: lab for chapter in CHAPTERS.values() for lab in chapter.labs}
 CLASS_LABS = {name: lab for name, lab in LABS.items() if isinstance(lab, ClassLab)}
 FUNCTION_LABS = {name: lab for name, lab in LABS.items() if isinstance(lab, FunctionLab)}
 globals().update(LABS)
 
 __all__ = [
-    "ClassLab", "FunctionLab", "Verdict", "assemble", "grade", "mini_engine", "plug_in", "progress",
-    "verdicts", *LABS,
+    "ClassLab", "FunctionLab", "Verdict", "assemble", "grade", "milestone", "mini_engine", "next",
+    "peek", "plug_in", "progress", "status", "test", "verdicts", *LABS,
 ]  # fmt: skip
 
 # What to build, and the notebook that each belongs to.
@@ -57,6 +57,10 @@ def grade(answer: type | Callable, seed: int = 0) -> None:
         )
         return
     lab.grade(answer, seed)
+
+
+test = grade
+next = next_lab
 
 
 def progress() -> None:

@@ -269,12 +269,27 @@ def test_the_lab_the_quiz_and_an_exercise(play):
     expect(play.locator("#lab-editor textarea")).to_have_value(re.compile("def my_schedule"))
     play.click("#lab-editor button")
     expect(play.locator("#lab-editor .said")).to_have_text("not solved yet", timeout=SECONDS)
-    play.click("#lab-help summary >> nth=1")
-    solution = play.locator("#lab-help pre").nth(1).text_content()
+    for looks, title in enumerate(("hint", "idea", "solution"), 1):
+        play.click("#lab-peek")
+        expect(play.locator("#lab-help summary")).to_have_count(looks)
+        expect(play.locator("#lab-help summary").last).to_have_text(title)
+    solution = play.locator("#lab-help pre").last.text_content()
     play.fill("#lab-editor textarea", solution.replace("def schedule", "def my_schedule"))
     play.click("#lab-editor button")
     told = play.locator("#lab-editor .said.right")
     expect(told).to_contain_text("vLLM's own plan in 1482 recorded steps", timeout=SECONDS)
+    expect(play.locator("#lab-status")).to_contain_text(re.compile(r"schedule +passed 2\S+ +3\n"))
+    play.click("#lab-next")
+    expect(play.locator("#lab-editor textarea")).to_have_value(re.compile("def my_cap"))
+    with play.expect_download() as saved:
+        play.click("#lab-save")
+    file = saved.value.path().read_text(encoding="utf-8")
+    assert '"schedule": 3' in file
+    broken = {"name": "a.json", "mimeType": "application/json", "buffer": b"my notes"}
+    play.set_input_files("#lab-open", broken)
+    expect(play.locator("#lab-status")).to_contain_text("the file is no progress file")
+    play.set_input_files("#lab-open", {**broken, "buffer": b'{"peeks": {"cap": 1}}'})
+    expect(play.locator("#lab-status")).to_contain_text(re.compile(r"cap +- +1\n"))
 
     play.press("#tab-lab", "ArrowRight")
     play.locator("#questions input").first.wait_for()

@@ -15,6 +15,7 @@ from itertools import pairwise
 import pytest
 
 from minivllm.course.ch05.lab_schedule import schedule
+from minivllm.course.playground import learn
 from minivllm.course.playground.answer import answer
 from minivllm.course.playground.build import zip_package
 from minivllm.course.playground.presets import POLICY, PRESETS
@@ -201,6 +202,39 @@ def test_the_lab_is_held_to_vllms_recordings():
     wrong = source.replace("token_budget -= num_new", "pass")
     assert ask("grade_lab", name="schedule", source=wrong)["text"].startswith("FAILED")
     assert ask("grade_lab", name="schedule", source="x = 1")["error"]
+
+
+CAP = """\
+def my_cap(num_new, token_budget, long_prefill_token_threshold, num_requests):
+    if 0 < long_prefill_token_threshold < num_new and num_requests > 1:
+        num_new = long_prefill_token_threshold
+    return min(num_new, token_budget)
+"""
+
+
+def test_the_page_keeps_the_readers_progress_file(tmp_path, monkeypatch):
+    monkeypatch.setenv("MINIVLLM_CACHE_ROOT", str(tmp_path / "cache"))
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    begin = ask("lab_progress")
+    assert begin["next"] == "schedule"
+    assert [line.split()[0] for line in begin["text"].splitlines()] == ["lab", *learn.LABS]
+    kept = '{"passed": {"schedule": "2026-11-27"}, "peeks": {}}'
+    assert ask("lab_progress", kept=kept)["next"] == "cap"
+    first = ask("peek_lab", name="cap")
+    assert list(first["help"]) == ["hint"]
+    assert list(ask("peek_lab", name="cap", kept=first["file"])["help"]) == ["hint", "idea"]
+    graded = ask("grade_lab", name="cap", source=CAP)
+    assert graded["text"].startswith("passed   cap")
+    done = json.loads(graded["file"])
+    assert (done["passed"].keys(), done["peeks"]) == ({"schedule", "cap"}, {"cap": 2})
+    # a worker that was stopped begins without files; what the page keeps is taken once more
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MINIVLLM_CACHE_ROOT", str(tmp_path / "other"))
+    assert ask("lab_progress", kept=graded["file"])["next"] == "propose"
+    assert ask("open_progress", file="my notes")["error"].startswith("the file is no progress file")
+    assert ask("lab_progress")["next"] == "propose"
+    assert ask("open_progress", file="{}")["next"] == "schedule"
 
 
 def test_quiz_and_exercise_are_graded_as_in_the_notebooks():

@@ -83,6 +83,7 @@ def _compare_plans(step: RecordedStep, got: dict) -> None:
     where = _state(step)
     budget = step.config["max_num_batched_tokens"]
     free = step.num_free_blocks
+    takers = []
     for name in (*step.running, *step.waiting):
         num_tokens, num_computed = step.running.get(name) or (step.waiting[name], 0)
         right = step.plan.get(name, 0)
@@ -92,13 +93,18 @@ def _compare_plans(step: RecordedStep, got: dict) -> None:
             if name in step.waiting and not right and budget:
                 need = cdiv(num_tokens, size)
                 why = f"{name} needs {need} blocks for all of its tokens, and {free} are free"
+                if takers:
+                    why += f": of {step.num_free_blocks}, {', '.join(takers)}"
                 if sum(map(bool, step.plan.values())) >= step.config["max_num_seqs"]:
                     why = f"{step.config['max_num_seqs']} requests run already"
                 elif need <= free:
                     why = f"{name} may not overtake a request that does not fit"
             raise WrongEntry(f"{where}: {name} does not get {mine}. {why}", f"{step.plan}")
         budget -= right
-        free -= cdiv(num_computed + right, size) - cdiv(num_computed, size)
+        num_taken = cdiv(num_computed + right, size) - cdiv(num_computed, size)
+        free -= num_taken
+        if num_taken:
+            takers.append(f"{name} takes {num_taken}")
     if list(got) != list(step.plan):
         raise WrongEntry(f"{where}: the order is another one", f"{list(step.plan)}")
 

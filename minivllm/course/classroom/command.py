@@ -11,6 +11,7 @@ from minivllm.utils.console import exit_on_bad_input, needs_extra
 from minivllm.utils.validation import check
 
 app = typer.Typer(help="Build your own engine; notebooks for a class.", no_args_is_help=True)
+Name = Annotated[str, typer.Argument(help="Of a lab or a milestone; none for the next one.")]
 CLASS = "A class as CSV: number, name. The number is the seed, and the folder's name."
 Notebooks = Annotated[list[Path], typer.Argument(help="Notebooks (.ipynb).")]
 
@@ -28,6 +29,52 @@ def new(
     with exit_on_bad_input():
         for name in new_repository(directory, requirement):
             print(directory / name)
+
+
+@app.command()
+def status() -> None:
+    """Say which labs are passed, how much help was looked at, and which one is next."""
+    from minivllm.course import loop
+
+    with exit_on_bad_input():
+        loop.status()
+
+
+@app.command("next")
+def next_lab() -> None:
+    """Begin the next lab: what to read, and a file with its stub."""
+    from minivllm.course import loop
+    from minivllm.course.grading.milestones import begin_progress
+
+    with exit_on_bad_input():
+        begin_progress()
+        loop.begin_next()
+
+
+@app.command("test")
+def check_lab(
+    name: Name = "",
+    seed: Annotated[int, typer.Option(help="Another one is another lot of inputs.")] = 0,
+) -> None:
+    """Grade what you wrote; what is passed is noted. Exit status 1 if it is not right yet."""
+    from minivllm.course import loop
+    from minivllm.course.grading.milestones import begin_progress
+
+    with exit_on_bad_input():
+        begin_progress()
+        if not loop.grade_file(name, seed):
+            raise typer.Exit(1)
+
+
+@app.command()
+def peek(name: Name = "") -> None:
+    """Show a hint; the next time the idea, then the solution. Each look is counted."""
+    from minivllm.course import loop
+    from minivllm.course.grading.milestones import begin_progress
+
+    with exit_on_bad_input():
+        begin_progress()
+        loop.peek(name)
 
 
 @app.command()

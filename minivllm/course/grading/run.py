@@ -66,9 +66,9 @@ def run(
     scheduled: list[Moment] = []  # what the latest step decided, until it is handed out
 
     def execute(scheduler: Scheduler, scheduler_output: SchedulerOutput) -> ModelRunnerOutput:
+        scheduled.append(_moment(step, scheduler, scheduler_output))
         if check_integrity:
             _check_counts(scheduler, step)
-        scheduled.append(_moment(step, scheduler, scheduler_output))
         return fake_execute(scheduler, scheduler_output)
 
     step = 0
@@ -79,7 +79,10 @@ def run(
             if check_integrity:
                 _check_counts(scheduler, step)
             step += 1
-    except (Fault, NotImplementedError):
+    except NotImplementedError:
+        raise
+    except Fault:
+        yield from scheduled  # a wrong decision is told before what it led to
         raise
     except TooManySteps as error:
         raise Fault(str(error).rstrip(".")) from error
@@ -87,7 +90,7 @@ def run(
         waiting = ", ".join(scheduler.requests)
         raise Fault(f"step {step}: nothing runs, and none is ever admitted: {waiting}") from error
     except Exception as error:
-        yield from scheduled  # a wrong decision is told before what it led to
+        yield from scheduled
         raise Fault(f"step {step}: {describe_error(error)}") from error
 
 
@@ -100,7 +103,7 @@ def _check_counts(scheduler: Scheduler, step: int) -> None:
         raise Fault(f"step {step}: {error}") from error
 
 
-def describe_error(error: Exception) -> str:
+def describe_error(error: BaseException) -> str:
     """Return what was raised, and by which line of the reader's own."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if not frame.filename.startswith(NOT_THE_READERS)]

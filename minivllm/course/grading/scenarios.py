@@ -33,8 +33,17 @@ class Scenario:
     @property
     def is_simple(self) -> bool:
         """True if no block is shared, cached or swapped."""
-        shares = any(request.sampling_params.n > 1 for request in self.requests())
-        return not (shares or self.settings.keys() & {"enable_prefix_caching", "num_host_blocks"})
+        return not (self.shares or self.caches or self.settings.get("num_host_blocks"))
+
+    @property
+    def shares(self) -> bool:
+        """True if samples of a prompt share its blocks."""
+        return any(request.sampling_params.n > 1 for request in self.requests())
+
+    @property
+    def caches(self) -> bool:
+        """True if full blocks can be found again."""
+        return bool(self.settings.get("enable_prefix_caching"))
 
     def scheduler(self, manager_cls: type[KVCacheManager]) -> Scheduler:
         """A scheduler with a manager of this class; the requests have not arrived yet."""

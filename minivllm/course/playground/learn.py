@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from contextlib import redirect_stdout
+from pathlib import Path
 from typing import Any
 
 from minivllm.course import labs
@@ -12,6 +13,16 @@ from minivllm.course.asking.exercise import Seeded
 from minivllm.course.asking.quiz import QUIZZES
 from minivllm.course.chapters import EXERCISES
 from minivllm.course.grading.function_lab import FunctionLab
+from minivllm.course.grading.milestones import (
+    begin_progress,
+    format_progress,
+    note_peek,
+    parse_progress,
+    progress_file,
+    read_progress,
+    write_progress,
+)
+from minivllm.course.loop import help_of
 from minivllm.course.playground.readers_code import InReadersCode, Printed, run_source, value_of
 from minivllm.utils.validation import check, is_int, is_one_of
 
@@ -28,24 +39,73 @@ def contents() -> dict[str, Any]:
 
 
 def lab(name: str) -> dict[str, Any]:
-    """A lab: its task, the stub to begin with, a hint and a solution.
+    """A lab: its task, and the stub to begin with.
 
     Raises:
         ValueError: for another lab.
     """
     asked = _lab(name)
-    return {
-        "task": asked.task,
-        "stub": inspect.getsource(asked.stub),
-        "help": asked.show_help().texts,
-    }
+    return {"task": asked.task, "stub": inspect.getsource(asked.stub)}
 
 
-def grade_lab(name: str, source: str, seed: int = 0) -> dict[str, Any]:
-    """Grade the reader's function of a lab. With seed 0, "schedule" is held to vLLM's recordings.
+def lab_progress(kept: str = "") -> dict[str, Any]:
+    """Where the reader is: a line a lab of the page, the next one, and the text of the file.
+
+    Args:
+        kept: the file as the page keeps it, since a web worker forgets its own. It is taken where
+            there is no file yet. "" is none.
 
     Raises:
-        ValueError: for another lab, or a seed that is none.
+        ValueError: for a file that is broken.
+    """
+    _take(kept)
+    progress = read_progress()
+    lines = []
+    for name in LABS:
+        state = f"passed {progress.passed[name]}" if name in progress.passed else "-"
+        looks = progress.peeks.get(name, 0)
+        lines.append(f"{name:12} {state:17} {looks or ''}".rstrip())
+    left = [name for name in LABS if name not in progress.passed]
+    text = "\n".join([f"{'lab':12} {'':17} looks at help", *lines])
+    return {"text": text, "next": left[0] if left else None, "file": format_progress(progress)}
+
+
+def peek_lab(name: str, kept: str = "") -> dict[str, Any]:
+    """One more help for a lab, which is counted: the hint, the idea, the solution.
+
+    Raises:
+        ValueError: for another lab, or a progress file that is broken.
+    """
+    helps = list(help_of(_lab(name)).items())
+    _take(kept)
+    begin_progress()
+    looks = note_peek(name)
+    return {"help": dict(helps[:looks]), "file": format_progress(read_progress())}
+
+
+def open_progress(file: str) -> dict[str, Any]:
+    """Go on from a progress file of the reader's, in place of the one that is there.
+
+    Raises:
+        ValueError: for a text that is no progress file; nothing has changed then.
+    """
+    progress = parse_progress(file, Path("the file"))
+    write_progress(progress_file(), progress)
+    return lab_progress()
+
+
+def _take(kept: str) -> None:
+    if kept and not progress_file().exists():
+        write_progress(progress_file(), parse_progress(kept, Path("what this page keeps")))
+
+
+def grade_lab(name: str, source: str, seed: int = 0, kept: str = "") -> dict[str, Any]:
+    """Grade the reader's function of a lab. With seed 0, "schedule" is held to vLLM's recordings.
+
+    Returns: "text", the verdict, and "file", the progress file behind it.
+
+    Raises:
+        ValueError: for another lab, a seed that is none, or a progress file that is broken.
         InReadersCode: if the code cannot be compiled, or has no such function.
     """
     asked = _lab(name)
@@ -53,7 +113,9 @@ def grade_lab(name: str, source: str, seed: int = 0) -> dict[str, Any]:
     function = run_source(source).get(asked.stub.__name__)
     if function is None:
         raise InReadersCode(f"define a function {asked.stub.__name__}.", None)
-    return _graded(lambda: asked.grade(function, seed))
+    _take(kept)
+    graded = _graded(lambda: asked.grade(function, seed))
+    return {**graded, "file": format_progress(read_progress())}
 
 
 def quiz(chapter: str) -> dict[str, Any]:

@@ -152,6 +152,7 @@ def make_vllms_scheduler(
     *,
     speculative: dict[str, Any] | None = None,
     num_stages: int = 1,
+    scheduler_cls: type[Scheduler] | None = None,
     **limits: Any,
 ) -> Scheduler:
     """The scheduler with vLLM's habits, for runs of vLLM: cached blocks stay, drafts are padded.
@@ -161,9 +162,12 @@ def make_vllms_scheduler(
         trace: as for ``make_scheduler``.
         speculative: "method" and "num_speculative_tokens"; None: there are no drafts.
         num_stages: of a pipeline whose steps are planned ahead (``async_scheduling``).
+        scheduler_cls: one of your own; then there are no drafts, and no plan is made ahead.
         limits: as for ``make_scheduler``.
     """
     kv_manager.forgets_called_off = False
+    if scheduler_cls is not None:
+        return scheduler_cls(SchedulerConfig(**limits), kv_manager, trace)
     if speculative is None:
         return make_scheduler(kv_manager, trace, num_stages=num_stages, **limits)
     config = SchedulerConfig(**limits, **speculative_limits(speculative))

@@ -82,10 +82,17 @@ def _result(request: Request, with_stop_reason: bool) -> dict[str, Any]:
 
 
 def replay_steps(
-    workload: dict[str, Any], kv_cache_manager_cls: type[KVCacheManager] = KVCacheManager
+    workload: dict[str, Any],
+    kv_cache_manager_cls: type[KVCacheManager] = KVCacheManager,
+    scheduler_cls: type[Scheduler] | None = None,
 ) -> Iterator[dict[str, Any]]:
-    """The steps of a replay one by one, with a ``KVCacheManager`` of your own."""
-    scheduler, requests, speculative = _prepare(workload, None, kv_cache_manager_cls)
+    """The steps of a replay one by one, with a ``KVCacheManager`` and a ``Scheduler`` of your own.
+
+    A scheduler of your own serves workloads without drafts, with one plan in flight.
+    """
+    scheduler, requests, speculative = _prepare(
+        workload, None, kv_cache_manager_cls, scheduler_cls=scheduler_cls
+    )
     encoder = EncoderCacheRecorder(scheduler, workload["config"])
     return _describe_steps(scheduler, requests, speculative, encoder)
 
@@ -94,6 +101,7 @@ def _prepare(
     workload: dict[str, Any],
     policy: SchedulingPolicy | None,
     kv_cache_manager_cls: type[KVCacheManager],
+    scheduler_cls: type[Scheduler] | None = None,
 ) -> tuple[Scheduler, list[Request], dict[str, Any] | None]:
     _validate(workload)
     config = workload["config"]
@@ -111,6 +119,7 @@ def _prepare(
         num_sampled_tokens_per_step=int(config.get("runner_type") != "pooling"),
         async_scheduling=overlapped,
         **encoder_limits(config),
+        scheduler_cls=scheduler_cls,
         **{name: config[name] for name in _LIMITS},
     )
     return scheduler, [_request(entry) for entry in workload["requests"]], speculative

@@ -42,17 +42,51 @@ export function learn(begin, engine) {
     async source => {
       labEditor.say("Python runs…");
       const reply = await engine.ask({ call: "grade_lab", name: $("lab-name").value, source,
-        seed: Number($("lab-seed").value) }, 30);
-      if (reply.error) labEditor.fail(reply.error, reply.line);
-      else labEditor.say(reply.text, look(reply.text));
+        seed: Number($("lab-seed").value), kept: kept() }, 30);
+      if (reply.error) return labEditor.fail(reply.error, reply.line);
+      labEditor.say(reply.text, look(reply.text));
+      keep(reply.file);
+      await showProgress();
     });
   async function showLab() {
     const reply = await engine.ask({ call: "lab", name: $("lab-name").value }, 30);
     if (reply.error) return labEditor.fail(reply.error);
     $("lab-task").textContent = reply.task;
     labEditor.code = reply.stub;
-    $("lab-help").innerHTML = folded(reply.help);
+    $("lab-help").innerHTML = "";
+    await showProgress();
   }
+  // Progress is a file of the reader's. Python's own is lost with the worker, so the page keeps it.
+  const FILE = "minivllm-progress.json";
+  const kept = () => localStorage.getItem(FILE) ?? "";
+  function keep(file) {
+    localStorage.setItem(FILE, file);
+    $("lab-save").href = `data:application/json,${encodeURIComponent(file)}`;
+  }
+  async function showProgress(request = { call: "lab_progress", kept: kept() }) {
+    const reply = await engine.ask(request, 30);
+    $("lab-status").textContent = reply.error ?? reply.text;
+    if (!reply.error) keep(reply.file);
+    return reply.next;
+  }
+  $("lab-peek").addEventListener("click", async () => {
+    const reply = await engine.ask({ call: "peek_lab", name: $("lab-name").value, kept: kept() }, 30);
+    if (reply.error) return labEditor.fail(reply.error);
+    keep(reply.file);
+    $("lab-help").innerHTML = folded(reply.help);
+    $("lab-help").lastElementChild.open = true;
+    await showProgress();
+  });
+  $("lab-next").addEventListener("click", async () => {
+    const name = await showProgress();
+    if (name) $("lab-name").value = name;
+    await showLab();
+  });
+  $("lab-open").addEventListener("change", async event => {
+    const file = await event.target.files[0]?.text();
+    if (file !== undefined) await showProgress({ call: "open_progress", file });
+    event.target.value = "";
+  });
   $("lab-name").innerHTML = options(Object.keys(begin.labs), Object.values(begin.labs));
   $("lab-name").addEventListener("change", showLab);
 
