@@ -18,7 +18,7 @@ def place(rng: Random) -> Exercise:
     group_size = rng.choice([32, 64, 128])
     return Exercise(
         _check_place,
-        "How many codes are in a word of 32 bits? Codes lie along the inputs, zeros along the "
+        "How many codes are in a word of 32 bits? Codes run along the inputs, zeros along the "
         "outputs.",
         _solve_place,
         "GPTQ packs the codes of this many bits into words of 32, the first in the lowest bits: "
@@ -85,13 +85,13 @@ def _check_place(answer, bits, group_size, k, n) -> str:
         right[3],
         {
             "column: zeros are packed, too.": n,
-            "column: zeros lie along the outputs.": k // in_a_word,
+            "column: zeros run along the outputs.": k // in_a_word,
             f"column: a word holds {in_a_word} zeros, not 8.": n // 8,
         },
         f"column: not {column}. A word holds the zeros of {in_a_word} neighbouring outputs.",
         f"column: it is {right[3]}.",
     )
-    return "codes lie along the inputs, zeros along the outputs, in the same words of 32 bits."
+    return "codes run along the inputs, zeros along the outputs, in the same words of 32 bits."
 
 
 # -- stretch: AWQ's order ------------------------------------------------------------------------
