@@ -1,6 +1,6 @@
 """Pooler: a method and a head for each task of a model.
 
-(vLLM: DispatchPooler, vllm/model_executor/layers/pooler/special.py)
+(vLLM: DispatchPooler, vllm/model_executor/layers/pooler/special.py) (notebook 24b)
 """
 
 from __future__ import annotations

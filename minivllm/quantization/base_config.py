@@ -3,7 +3,7 @@
 A weight is kept as its checkpoint has it, a few bits a number, and is only widened for a product:
 ``(code - zero) * scale``, where a group of neighbouring inputs of one output has a scale and a
 zero. (vLLM: vllm/model_executor/layers/quantization/base_config.py)
-(notebook 18)
+(notebook 18b)
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""GPTQ (Frantar et al. 2022): 2, 3, 4 or 8 bits, packed along the inputs (notebook 18).
+"""GPTQ (Frantar et al. 2022): 2, 3, 4 or 8 bits, packed along the inputs (notebook 18b).
 
 Word ``(i, n)`` of ``qweight`` holds neighbouring inputs of output n, the first in its lowest bits.
 (vLLM: vllm/model_executor/layers/quantization/auto_gptq.py)

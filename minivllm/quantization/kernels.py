@@ -7,7 +7,7 @@ cores multiply it; a group's scale multiplies the sum, in float32. (Its twin:
 vllm/model_executor/kernels/linear/mixed_precision/triton_w4a16.py)
 
 This file is imported only when it is used: triton need not be there.
-(notebook 18)
+(notebook 18b)
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 A pipeline of stages works on several plans at once. They must be of different requests: one whose
 token is on its way has nothing to compute, and is passed over. So nothing splits a batch for the
 pipeline; it is full only if there are requests for several plans.
-(vLLM: ``step_with_batch_queue`` in vllm/v1/engine/core.py)
+(vLLM: ``step_with_batch_queue`` in vllm/v1/engine/core.py) (notebook 20b)
 """
 
 from __future__ import annotations

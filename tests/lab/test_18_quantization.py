@@ -1,5 +1,8 @@
 """Notebook 18: its figures, and the skills that it reads from a file."""
 
+from pathlib import Path
+
+import nbformat
 import pytest
 
 from minivllm import LLM
@@ -9,7 +12,7 @@ from minivllm.lab.quantize.skills import (
     measured_skills,
     save_rounded,
 )
-from minivllm.viz import bit_fields, number_line, pushed_error, word_tiles
+from minivllm.viz import number_line, pushed_error
 
 
 def test_a_number_line_counts_the_codes_in_its_range():
@@ -34,17 +37,6 @@ def test_rounded_columns_are_told_from_those_that_move():
     assert "-0.20 ↑" in figure.svg
 
 
-def test_fields_begin_at_the_lowest_bits_and_are_written_from_the_highest():
-    figure = bit_fields({"a": [("s0", 6), ("s4", 2)], "b": [("s4", 4), ("m4", 4)]})
-    assert figure.text.splitlines()[2:] == ["a  s4:2 s0:6", "b  m4:4 s4:4"]
-
-
-def test_a_word_is_drawn_where_its_numbers_are():
-    figure = word_tiles({"GPTQ": [(0, 3), (1, 3)]}, mark=[("GPTQ", "one output")])
-    assert "GPTQ  0,3 1,3" in figure.text
-    assert figure.text.endswith("^ GPTQ: one output")
-
-
 @pytest.mark.parametrize(
     ("draw", "named"),
     [
@@ -52,8 +44,6 @@ def test_a_word_is_drawn_where_its_numbers_are():
         (lambda: number_line([1.0, 2.0], {}), "grids must be at least one"),
         (lambda: number_line([1.0, 2.0], {"a": []}), "grids\\['a'\\] must be numbers"),
         (lambda: pushed_error([[1.0], [1.0], [1.0]]), "steps must be rows of the same length"),
-        (lambda: bit_fields({"a": [("x", 4)], "b": [("x", 8)]}), "words must be words of the same"),
-        (lambda: word_tiles({"a": [(16, 0)]}), "words\\['a'\\] must be pairs of numbers below 16"),
     ],
 )
 def test_what_cannot_be_drawn_is_refused(draw, named):
@@ -67,3 +57,26 @@ def test_the_file_has_today_s_cases_and_its_numbers_come_out_again(tmp_path):
     save_rounded(tmp_path, 2)
     llm = LLM(str(tmp_path), dtype="float32")
     assert count_right(llm, cases["small talk"]) == measured["2 bits"]["small talk"]
+
+
+def test_what_is_said_of_the_table_is_what_the_table_shows():
+    """Small talk fell deepest; capitals, learnt by heart as well, less than the longer tables."""
+    measured = measured_skills()
+    cases, two_bits = measured["cases"], measured["2 bits"]
+    left = {skill: two_bits[skill] / number for skill, number in cases.items()}
+    lost = {skill: measured["float"][skill] / cases[skill] - left[skill] for skill in cases}
+    assert max(lost, key=lost.get) == min(left, key=left.get) == "small talk"
+    for skill in ("table of 20 rows", "table of 30 rows", "json"):
+        assert left["capital"] > left[skill]
+    path = Path(__file__).parents[2] / "notebooks" / "18_quantization.ipynb"
+    cells = {cell.id: cell for cell in nbformat.read(path, as_version=4).cells}
+    said, all_talk = cells["skills"].source, cases["small talk"]
+    assert f"from {all_talk} of {all_talk} to {two_bits['small talk']}" in said
+    assert f"{two_bits['capital']} of {cases['capital']} are left" in said
+    assert "small talk fell deepest" in cells["end"].source
+    rows = cells["reveal"].outputs[0].text.splitlines()
+    shown = {row[:17].strip(): row[17:].split() for row in rows}
+    for skill, number in cases.items():
+        counts = [measured[way][skill] for way in measured if way != "cases"]
+        assert [int(n) for n in shown[skill][1::2]] == counts
+        assert int(shown[skill][0]) == number

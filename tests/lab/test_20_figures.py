@@ -1,8 +1,9 @@
-"""Figures of ranks: a layer as they have it, what they exchange, and stages by calls."""
+"""Figures of ranks: a layer as they have it, what they exchange, and the two parts of a step."""
 
+import re
 from concurrent.futures import Future
 from functools import cache
-from itertools import pairwise
+from itertools import groupby
 from types import SimpleNamespace
 
 import pytest
@@ -16,7 +17,7 @@ from minivllm.lab.sim.make import make_scheduler
 from minivllm.request import Request
 from minivllm.scheduling.batch_queue import BatchQueue
 from minivllm.trace import Trace
-from minivllm.viz import pipeline_grid, rank_lanes, sharded_layer
+from minivllm.viz import rank_lanes, sharded_layer, step_bars
 
 GROUPED = SimpleNamespace(  # two heads of K and V
     hidden_size=32, intermediate_size=64, num_heads=4, num_kv_heads=2, head_dim=8,
@@ -60,27 +61,6 @@ def exchanged(tp=2, pp=2):
     return llm.llm_engine.trace
 
 
-def test_batches_move_on_by_one_stage_a_call():
-    text = pipeline_grid(staged(), last=6).text
-    assert "4 stages · 18 of 28 cells compute something (64%)" in text
-    rows = [line.split()[2:] for line in text.splitlines() if line.startswith("stage")]
-    assert rows[0] == ["A", "B", "C", "░", "A", "B", "C"]
-    for earlier, later in pairwise(rows):
-        assert later == ["░", *earlier[:-1]]
-
-
-def test_with_fewer_sequences_fewer_stages_compute():
-    for max_num_seqs, share in ((1, "25%"), (2, "50%"), (4, "100%")):
-        trace = staged(num_requests=8, max_num_seqs=max_num_seqs)
-        assert f"({share})" in pipeline_grid(trace, first=4, last=11).text
-
-
-def test_one_stage_has_no_bubble():
-    assert (
-        "1 stage · 2 of 2 cells compute something (100%)" in pipeline_grid(chunked(), last=1).text
-    )
-
-
 def test_operations_of_ranks_are_in_their_order():
     figure = rank_lanes(exchanged(), 0)
     lanes = [line[9:] for line in figure.text.splitlines() if line.startswith("rank")]
@@ -108,10 +88,26 @@ def test_a_head_of_k_and_v_is_on_two_of_four_ranks():
     assert lines[1] == "3 tokens · 384 bytes a sum"
 
 
+def test_the_longer_bar_has_the_step_that_was_measured():
+    figure = step_bars({"TP 2": (53.7, 44.5, 54.9), "TP 4": (28.4, 44.5, 45.0)})
+    assert figure.text.splitlines()[2:] == [
+        "TP 2   devices  53.7, CPU  44.5, measured 54.9",
+        "TP 4   devices  28.4, CPU  44.5, measured 45.0",
+    ]
+    texts = re.findall(r">([^<>]+)</text>", figure.svg)
+    numbers = [text for text in texts if text[0].isdigit() or text.startswith("measured")]
+    numbers = [text for text, _ in groupby(numbers)]  # one on hatching has a halo of its own
+    assert numbers == ["53.7", "measured 54.9", "44.5", "28.4", "44.5", "measured 45.0"]
+
+
 @pytest.mark.parametrize(
     ("draw", "named"),
     [
-        (lambda: pipeline_grid(staged(), first=3, last=2), r"steps must be first and last, from"),
+        (lambda: step_bars({}), "steps must be at least one"),
+        (
+            lambda: step_bars({"TP 2": (1.0, 0.0, 1.0)}),
+            r"'TP 2'\] must be three times above 0",
+        ),
         (lambda: rank_lanes(chunked()), "plan must be a plan with tokens, of several ranks"),
         (lambda: sharded_layer(GROUPED, 1), "tensor_parallel_size must be an integer from 2 to 8"),
         (lambda: sharded_layer(GROUPED, 3), r"attention heads \(4\) must be divisible"),

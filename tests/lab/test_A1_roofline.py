@@ -126,6 +126,18 @@ def test_equal_peaks_are_named_once_and_every_slope(drawn):
     assert {"toy: 100 B/s", "from its cache: 1 kB/s"} <= set(said)
 
 
+def test_an_arrow_leads_from_a_point_to_that_of_another_series_with_its_label(drawn):
+    points = {"16 bits": {"one": 1, "two": 2, "three": 3}, "4 bits": {"two": 8, "one": 4}}
+    said = roofline(TOY, points, moved=("16 bits", "4 bits")).alt
+    arrows = [text for text in drawn[0].axes[0].texts if text.get_text() == ""]
+    assert [(arrow.xyann, arrow.xy) for arrow in arrows] == [
+        ((1, 100), (4, 400)), ((2, 200), (8, 400)),
+    ]  # fmt: skip
+    assert said.endswith("From 16 bits to 4 bits: one moves from 1 to 4; two moves from 2 to 8.")
+    with pytest.raises(ValueError, match="moved must be two series that have a label in common"):
+        roofline(TOY, points, moved=("16 bits", "2 bits"))
+
+
 @pytest.mark.slow
 def test_what_it_says_in_words():
     plot = roofline(TOY, POINTS, "a title")

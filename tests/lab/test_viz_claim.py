@@ -74,6 +74,7 @@ FIGURES = {  # by name: its arguments, a place that it has, and one that it has 
     "sharded_layer": ((GROUPED, 2), ("sum", "o_proj"), ("sum", "qkv_proj")),
     "similarity": (([[0.9, 0.2]], ["a"], ["b", "c"]), (0, 1), (0, 9)),
     "sorted_rows": (([0, -1, 0], ["pirate"]), ("sorted", 2), ("sorted", 3)),
+    "step_bars": (({"TP 2": (5.0, 3.0, 5.1)},), ("TP 2 CPU",), ("TP 4 CPU",)),
     "stepper": ((chunked, [0, 3]), (3, 4), (2, 4)),
     "time_shares": (({"a": 0.1, "b": 0.2},), ("b",), ("c",)),
     "timeline": ((chunked,), ("blocks", 4), ("rows", 4)),

@@ -1,4 +1,4 @@
-"""Exercises of notebook 18: bytes of a layer, AWQ's nibbles, GPTQ's push, what fits a laptop."""
+"""Exercises of notebook 18: bytes of a layer, GPTQ's push, what fits a laptop."""
 
 from __future__ import annotations
 
@@ -66,48 +66,6 @@ def _check_size(answer, outputs, inputs, bits, group_size) -> str:
         f"scales and zeros: it is {others:,} bytes.",
     )
     return f"together {8 * (right + others) / (outputs * inputs):.2f} bits a weight, beside 16."
-
-
-# -- stretch: AWQ's order ------------------------------------------------------------------------
-
-
-@seeded(difficulty=3, minutes=10)
-def nibble(rng: Random) -> FunctionExercise:
-    """The code of one output in a word of AWQ's."""
-    calls = [(rng.randint(-(2**31), 2**31 - 1), rng.choice([1, 2, 3, 4, 5, 6]))]
-    calls += [(rng.randint(-(2**31), 2**31 - 1), rng.randint(0, 7)) for _ in range(40)]
-    return FunctionExercise(
-        "A word of AWQ's holds eight codes of 4 bits. From the lowest bits on they are those of "
-        "outputs 0, 2, 4, 6, 1, 3, 5, 7. The word is an int32, so it may be negative. Write "
-        "nibble(word, j): the code of output j, from 0 to 15.",
-        "At which place is output j in the list? Its code begins four times as many bits up.",
-        _solve_nibble,
-        calls=calls,
-        learnt="outputs 0 and 1 are 16 bits apart: one mask, 0x000f000f, takes both.",
-        mistakes={
-            "that is GPTQ's order, where code j begins at bit 4 * j.": lambda word, j: (
-                word >> 4 * j & 15
-            ),
-            "you took output ORDER[j]; look for the place where j is in the list.": (
-                lambda word, j: word >> 4 * [0, 2, 4, 6, 1, 3, 5, 7][j] & 15
-            ),
-            "the first code is in the lowest bits.": lambda word, j: (
-                word >> 28 - 4 * [0, 4, 1, 5, 2, 6, 3, 7][j] & 15
-            ),
-            "the bits above it belong to other outputs; & 15 keeps four.": lambda word, j: (
-                word >> 4 * [0, 4, 1, 5, 2, 6, 3, 7][j]
-            ),
-        },
-    )
-
-
-def _solve_nibble():
-    order = [0, 2, 4, 6, 1, 3, 5, 7]
-
-    def nibble(word, j):
-        return word >> 4 * order.index(j) & 15
-
-    return nibble
 
 
 # -- stretch: one step of GPTQ -------------------------------------------------------------------

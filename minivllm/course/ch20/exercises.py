@@ -1,4 +1,4 @@
-"""Exercises of notebook 20: bytes of all-reduces, KV heads, blocks of stages, a full pipeline."""
+"""Exercises of notebook 20: bytes of all-reduces, KV heads, where more ranks bring nothing."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def _check_wire(answer, num_layers, hidden_size, num_tokens, tensor_parallel_siz
     return f"{size} ranks send {sent_right / given_right} times what they give, 2 ranks once that."
 
 
-# -- core: heads of a rank -------------------------------------------------------------------------
+# -- stretch: heads of a rank -------------------------------------------------------------------
 
 
 @seeded(difficulty=3, minutes=10)
@@ -175,149 +175,6 @@ _KV_MISTAKES = {
     "size must divide the query heads.": _kv_wrongly(query_heads_divide=False),
     "of the KV heads and size one must divide the other.": _kv_wrongly(kv_heads_divide=False),
 }
-
-
-# -- stretch: blocks of stages ---------------------------------------------------------------------
-
-
-@seeded(difficulty=3, minutes=12)
-def blocks(rng: Random) -> FunctionExercise:
-    """Blocks of an engine whose stages have unlike numbers of layers."""
-    calls: list[tuple] = []
-    while len(calls) < 40:
-        num_layers = rng.choice([5, 6, 10, 11, 22, 30])
-        num_stages = rng.choice([2, 3, 4])
-        free = [rng.randint(20, 90) * 1000 for _ in range(num_stages)]
-        block_bytes = rng.choice([16, 32, 40])
-        layers = _stage_layers(num_layers, free)
-        counts = [f // (n * block_bytes) for f, n in zip(free, layers, strict=True)]
-        if len(set(counts)) == num_stages and (counts[0] > min(counts) or len(calls) >= 3):
-            calls.append((num_layers, free, block_bytes))
-    return FunctionExercise(
-        "Write num_blocks(num_layers, free_bytes, block_bytes): the number of blocks of an engine "
-        "with pipeline stages. free_bytes has the bytes that each stage has left for K and V, the "
-        "first stage first; a block takes block_bytes for each layer of a stage. Layers are "
-        "divided equally. What remains goes one each to the last stage but one, to the one before "
-        "it, and so on.",
-        "How many layers has each stage, and how many blocks would it have alone? All stages use "
-        "the same block ids.",
-        _solve_blocks,
-        calls=calls,
-        learnt="a block id must be there on every rank, so the least number counts.",
-        mistakes=_BLOCK_MISTAKES,
-    )
-
-
-def _solve_blocks():
-    def num_blocks(num_layers, free_bytes, block_bytes):
-        num_stages = len(free_bytes)
-        each, rest = divmod(num_layers, num_stages)
-        counts = []
-        for stage, free in enumerate(free_bytes):
-            gets_one_more = num_stages - 1 - rest <= stage < num_stages - 1
-            counts.append(free // ((each + gets_one_more) * block_bytes))
-        return min(counts)
-
-    return num_blocks
-
-
-def _stage_layers(num_layers: int, free_bytes: list[int], more_to: str = "before last"):
-    """Layers of each stage, perhaps with a mistake."""
-    num_stages = len(free_bytes)
-    each, rest = divmod(num_layers, num_stages)
-    start = num_stages - 1 - rest if more_to == "before last" else 0
-    layers = [each + (start <= stage < start + rest) for stage in range(num_stages)]
-    if more_to == "last":
-        layers = [each] * (num_stages - 1) + [each + rest]
-    same = {"nowhere": each, "everywhere": each + (rest > 0)}
-    return [same[more_to]] * num_stages if more_to in same else layers
-
-
-def _blocks_wrongly(
-    of_all: Callable = min, more_to: str = "before last", whole: bool = False
-) -> Callable:
-    """Make a ``num_blocks``, perhaps with a mistake."""
-
-    def num_blocks(num_layers, free_bytes, block_bytes):
-        layers = _stage_layers(num_layers, free_bytes, more_to)
-        layers = [num_layers] * len(layers) if whole else layers
-        pairs = zip(free_bytes, layers, strict=True)
-        return of_all([free // (n * block_bytes) for free, n in pairs])
-
-    return num_blocks
-
-
-_BLOCK_MISTAKES = {
-    "a stage with fewer blocks would be asked for ids that it does not have.": _blocks_wrongly(max),
-    "a block is on all stages, each with its own layers: blocks of stages do not add up.": (
-        _blocks_wrongly(sum)
-    ),
-    "the other stages must have these blocks, too.": _blocks_wrongly(lambda counts: counts[0]),
-    "the last stage has no blocks of its own; look at all.": _blocks_wrongly(
-        lambda counts: counts[-1]
-    ),
-    "a stage keeps K and V of its own layers only.": _blocks_wrongly(whole=True),
-    "what remains of the layers goes to the stages before the last.": _blocks_wrongly(
-        more_to="last"
-    ),
-    "what remains of the layers does not go to the first stages.": _blocks_wrongly(more_to="first"),
-    "some layers are on no stage: what of the rest?": _blocks_wrongly(more_to="nowhere"),
-    "the stages do not have more layers in all than the model.": _blocks_wrongly(
-        more_to="everywhere"
-    ),
-}
-
-
-# -- stretch: a full pipeline ----------------------------------------------------------------------
-
-
-@seeded(difficulty=3, minutes=12)
-def fill(rng: Random) -> FunctionExercise:
-    """The smallest max_num_seqs that keeps every stage busy."""
-    calls: list[tuple] = []
-    while len(calls) < 40:
-        prompt_len = rng.choice([8, 32, 100, 128])
-        together = rng.choice([2, 3, 4, 8])
-        calls.append((prompt_len, prompt_len * together, rng.choice([2, 3, 4, 8])))
-        if len(calls) == 3:
-            calls.append((64, 64, 4))
-    return FunctionExercise(
-        "A queue is full of requests with prompts of prompt_len tokens and long answers; "
-        "max_num_batched_tokens is a multiple of prompt_len, and memory is enough. A request whose "
-        "token is on its way is passed over. Write fill(prompt_len, max_num_batched_tokens, "
-        "num_stages): the smallest max_num_seqs with which, once these prompts are computed, each "
-        "of the num_stages stages has a plan with at least one request in it.",
-        "max_num_seqs is the limit of all that run, in all plans. Which requests are in the first "
-        "plan, and who is left for the next one? Each plan's requests stay together.",
-        _solve_fill,
-        calls=calls,
-        learnt="nothing splits a batch for the pipeline: a large budget can leave stages empty.",
-        mistakes={
-            "one request each is not what the first plan takes: it takes all that its budget "
-            "allows.": lambda prompt_len, budget, num_stages: num_stages,
-            "the last plan need not be full.": lambda prompt_len, budget, num_stages: (
-                budget // prompt_len * num_stages
-            ),
-            "all of these are in the first plans, and one stage has none.": (
-                lambda prompt_len, budget, num_stages: budget // prompt_len * (num_stages - 1)
-            ),
-            "all of these are in one plan.": lambda prompt_len, budget, num_stages: (
-                budget // prompt_len
-            ),
-            "the prompts are computed in the first plans; in later ones each request has one "
-            "token, and none of them changes its plan.": (
-                lambda prompt_len, budget, num_stages: budget * (num_stages - 1) + 1
-            ),
-        },
-    )
-
-
-def _solve_fill():
-    def fill(prompt_len, max_num_batched_tokens, num_stages):
-        num_in_a_plan = max_num_batched_tokens // prompt_len
-        return num_in_a_plan * (num_stages - 1) + 1
-
-    return fill
 
 
 # -- design: where more ranks bring nothing --------------------------------------------------------

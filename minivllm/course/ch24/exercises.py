@@ -1,10 +1,10 @@
-"""Exercises of notebook 24: steps, the row that LAST takes, how many to rerank."""
+"""Exercises of notebook 24: steps, the row that LAST takes, where an instruction stands."""
 
 from __future__ import annotations
 
 from random import Random
 
-from minivllm.course.asking.answers import NotYet, compare, whole_numbers
+from minivllm.course.asking.answers import compare, whole_numbers
 from minivllm.course.asking.exercise import Exercise, seeded
 from minivllm.course.asking.function_exercise import FunctionExercise
 from minivllm.utils.math_utils import cdiv
@@ -145,81 +145,75 @@ def _rows(
     return last_rows
 
 
-# -- design: how many to rerank ------------------------------------------------------------------
+# -- design: where the instruction stands --------------------------------------------------------
 
 
-@seeded(difficulty=4, minutes=12)
-def rerank(rng: Random) -> Exercise:
-    """The most documents that a cross-encoder can look at in a given number of steps."""
-    while True:
-        given = {
-            "num_documents": rng.choice([1000, 2000, 5000]),
-            "query_len": rng.choice([12, 20, 30]),
-            "document_len": rng.choice([80, 100, 180]),
-            "max_num_batched_tokens": rng.choice([512, 1024, 2048]),
-            "max_steps": rng.choice([4, 6, 10]),
-        }
-        pair = given["query_len"] + given["document_len"]
-        room = given["max_steps"] * given["max_num_batched_tokens"]
-        known = (room - given["max_num_batched_tokens"]) // pair
-        if len({known, room // pair, room // given["document_len"]}) == 3:
-            break
+@seeded(difficulty=4, minutes=10)
+def cached(rng: Random) -> Exercise:
+    """Tokens that a classifier computes, with its instruction in front or behind."""
+    block_size = rng.choice([16, 32])
     return Exercise(
-        _check_rerank,
-        "The query's vector takes a step of its own: which documents are nearest is known only "
-        "behind it. The other steps can be full.",
-        _solve_rerank,
-        "Vectors of all documents are kept. For a query, an embedder first embeds the query, in a "
-        "step of its own; then a cross-encoder reads the query with each of the k nearest "
-        "documents, as one prompt of query_len + document_len tokens. Steps hold up to "
-        "max_num_batched_tokens, and prompts may be split. (1) What is the largest k if all is "
-        "done in max_steps steps? (2) How many tokens would a cross-encoder compute that reads "
-        "all documents? Answer with a pair.",
-        given,
-    )
-
-
-def _solve_rerank(num_documents, query_len, document_len, max_num_batched_tokens, max_steps):
-    pair = query_len + document_len
-    most = (max_steps - 1) * max_num_batched_tokens // pair
-    return min(most, num_documents), num_documents * pair
-
-
-def _check_rerank(
-    answer, num_documents, query_len, document_len, max_num_batched_tokens, max_steps
-) -> str:
-    k, tokens = whole_numbers(answer, ("k", "tokens"))
-    pair = query_len + document_len
-    room = (max_steps - 1) * max_num_batched_tokens
-    most, right = _solve_rerank(
-        num_documents, query_len, document_len, max_num_batched_tokens, max_steps
-    )
-    if 0 < k < most:
-        steps = 1 + cdiv(k * pair, max_num_batched_tokens)
-        raise NotYet(f"k: {k} take {steps} steps, and more would fit.", f"k: it is {most}.")
-    compare(
-        k,
-        most,
+        _check_cached,
+        "A block is found again only if all tokens up to its end are those of an earlier request.",
+        _solve_cached,
+        "A classifier reads an instruction with each of num_requests requests, which come one "
+        "after the other and differ from their first token on. Nothing else is in the prefix "
+        "cache, and memory is enough. How many tokens does the engine compute in all (1) with the "
+        "instruction in front of each request and the task classify, (2) with the instruction "
+        "behind each request, (3) with the instruction in front and the task token_classify? "
+        "Answer with a triple.",
         {
-            "k: the query's own step comes first.": max_steps * max_num_batched_tokens // pair,
-            "k: each prompt has the query in it, too.": room // document_len,
-            "k: that is one step.": max_num_batched_tokens // pair,
+            "instruction_len": block_size * rng.randint(3, 9) + rng.randint(1, block_size - 1),
+            "request_len": rng.randint(8, 40),
+            "num_requests": rng.randint(5, 60),
+            "block_size": block_size,
         },
-        f"k: {k} prompts of {pair} tokens are more than {room}, the room of {max_steps - 1} steps.",
-        f"k: it is {most}.",
+    )
+
+
+def _solve_cached(instruction_len, request_len, num_requests, block_size):
+    every = num_requests * (instruction_len + request_len)
+    found = instruction_len // block_size * block_size  # by each request but the first
+    return every - (num_requests - 1) * found, every, every
+
+
+def _check_cached(answer, instruction_len, request_len, num_requests, block_size) -> str:
+    front, behind, tokens = whole_numbers(answer, ("in front", "behind", "token_classify"))
+    right, every, _ = _solve_cached(instruction_len, request_len, num_requests, block_size)
+    found = instruction_len // block_size * block_size
+    compare(
+        front,
+        right,
+        {
+            "in front: only full blocks are found.": (every - (num_requests - 1) * instruction_len),
+            "in front: the first request finds nothing.": every - num_requests * found,
+            "in front: the full blocks of the instruction are found by all but the first.": every,
+            "in front: that is one request.": instruction_len + request_len,
+        },
+        f"in front: not {front:,}. {found} tokens of the instruction are in full blocks.",
+        f"in front: it is {right:,}.",
+    )
+    compare(
+        behind,
+        every,
+        {
+            "behind: the requests differ from their first token on, so no block is found.": right,
+            "behind: a block's hash is of all tokens before it, too; none is found.": (
+                behind if behind < every else None
+            ),
+        },
+        f"behind: not {behind:,}; the engine has {every:,} tokens in all.",
+        f"behind: it is {every:,}.",
     )
     compare(
         tokens,
-        right,
+        every,
         {
-            "tokens: each prompt has the query in it, too.": num_documents * document_len,
-            "tokens: the query is read once with each document.": num_documents * document_len
-            + query_len,
-            "tokens: these are the k nearest; all documents are asked for.": most * pair,
-            "tokens: these are prompts.": num_documents,
+            "token_classify: it wants the state of each token, and only K and V are cached.": (
+                tokens if tokens < every else None
+            ),
         },
-        f"tokens: not {tokens:,}. There are {num_documents:,} prompts.",
-        f"tokens: it is {right:,}.",
+        f"token_classify: not {tokens:,}; the engine has {every:,} tokens in all.",
+        f"token_classify: it is {every:,}.",
     )
-    every = cdiv(right, max_num_batched_tokens)
-    return f"{max_steps} steps instead of {every}, if the right one is among the {most} nearest."
+    return f"in front {right / every:.0%} of the tokens are computed: what all share comes first."

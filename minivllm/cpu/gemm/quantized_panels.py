@@ -4,7 +4,7 @@ Panels are as wide as those of floats (``panels.py``), and the product is float3
 rows are multiplied by the numbers as they are there (``quantized_kernel.py``). For many rows each
 number would become a float again and again: so a piece of a panel becomes floats once, stays in the
 second cache, and tiles of floats follow.
-(notebook 18)
+(notebook 18b)
 """
 
 from __future__ import annotations

@@ -18,7 +18,9 @@ from minivllm.lab.viz.figures.number_line import number_line
 from minivllm.lab.viz.figures.overlap_lanes import overlap_lanes
 from minivllm.lab.viz.figures.prefix_tree import prefix_tree
 from minivllm.lab.viz.figures.program_loads import program_loads
+from minivllm.lab.viz.figures.rank_lanes import rank_lanes
 from minivllm.lab.viz.figures.roofline import roofline
+from minivllm.lab.viz.figures.similarity import similarity
 from minivllm.lab.viz.figures.speedups import speedups
 from minivllm.lab.viz.figures.stepper import stepper
 from minivllm.lab.viz.figures.timeline import compare, timeline
@@ -29,6 +31,6 @@ from minivllm.lab.viz.page.page import save_html
 __all__ = [
     "Figure", "Plot", "bit_fields", "block_grid", "block_table", "compare", "draft_lanes",
     "filmstrip", "lanes", "latency", "number_line", "overlap_lanes", "plot", "prefix_tree",
-    "program_loads", "roofline", "save_chrome_trace", "save_html", "speedups", "stepper",
-    "timeline", "wire",
+    "program_loads", "rank_lanes", "roofline", "save_chrome_trace", "save_html", "similarity",
+    "speedups", "stepper", "timeline", "wire",
 ]  # fmt: skip

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from minivllm.lab.sim.cost import Hardware
 from minivllm.lab.viz.draw.claim import Mark
 from minivllm.lab.viz.draw.figure import Plot
-from minivllm.lab.viz.draw.palette import GREY, INK, LINE, OKABE_ITO
+from minivllm.lab.viz.draw.palette import ACCENT, GREY, INK, LINE, OKABE_ITO
 from minivllm.lab.viz.draw.plots import LINES, MARKERS, new_figure, plot, style_axes
 from minivllm.lab.viz.draw.wording import number, pad
 from minivllm.utils.validation import check, is_number
@@ -27,6 +27,7 @@ def roofline(
     points: Mapping[str, Mapping[object, Point]],
     title: str | None = None,
     mark: Sequence[Mark] = (),
+    moved: tuple[str, str] | None = None,
 ) -> Plot:
     """Draw the roofline of a machine, and work below it, on logarithmic axes.
 
@@ -39,10 +40,12 @@ def roofline(
             roof, where that work is at best, hollow. Two are operations per byte and operations per
             second as measured, filled; a thin line leads to the roof above it.
         title, mark: what it shows, and points to circle: (x, y, text).
+        moved: two series; an arrow leads from each point of the first to that of the second with
+            the same label.
 
     Raises:
-        ValueError: if there is no machine or no point, or a point is not one or two numbers
-            above 0.
+        ValueError: if there is no machine or no point, a point is not one or two numbers above 0,
+            or the series that are moved have no label in common.
     """
     roofs = [machines] if isinstance(machines, Hardware) else list(machines)
     check(len(roofs) > 0, "machines", machines, "at least one")
@@ -52,7 +55,15 @@ def roofline(
         for label, point in named.items()
     ]
     check(len(read) > 0, "points", points, "at least one")
-    return plot(_draw(roofs, read), _alt(roofs, read), _text(roofs, read), title, mark)
+    pairs = _moved(read, moved)
+    told = "; ".join(
+        f"{old.label} moves from {number(old.intensity)} to {number(new.intensity)}"
+        for old, new in pairs
+    )
+    alt = _alt(roofs, read) + (
+        f" From {pairs[0][0].series} to {pairs[0][1].series}: {told}." if pairs else ""
+    )
+    return plot(_draw(roofs, read, pairs), alt, _text(roofs, read), title, mark)
 
 
 @dataclass(frozen=True)
@@ -86,7 +97,17 @@ def _read(machine: Hardware, series: str, label: str, point: Point) -> _Spot:
     )
 
 
-def _draw(roofs: list[Hardware], spots: list[_Spot]) -> Figure:
+def _moved(spots: list[_Spot], moved: tuple[str, str] | None) -> list[tuple[_Spot, _Spot]]:
+    """The points that an arrow joins, by their labels."""
+    if moved is None:
+        return []
+    old, new = ({spot.label: spot for spot in spots if spot.series == name} for name in moved)
+    pairs = [(spot, new[label]) for label, spot in old.items() if label in new]
+    check(len(pairs) > 0, "moved", moved, "two series that have a label in common")
+    return pairs
+
+
+def _draw(roofs: list[Hardware], spots: list[_Spot], pairs: list[tuple[_Spot, _Spot]]) -> Figure:
     figure = new_figure(7.4, 4.1)
     axes = figure.subplots()
     style_axes(axes)
@@ -101,6 +122,12 @@ def _draw(roofs: list[Hardware], spots: list[_Spot]) -> Figure:
     axes.set_ylabel("operations per second", fontsize=10, color=GREY)
     for index, series in enumerate(dict.fromkeys(spot.series for spot in spots)):
         _draw_series(axes, [spot for spot in spots if spot.series == series], index)
+    for old, new in pairs:
+        axes.annotate(
+            "", (new.intensity, new.rate), (old.intensity, old.rate), zorder=2,
+            arrowprops={"arrowstyle": "-|>", "color": ACCENT, "shrinkA": 7, "shrinkB": 7,
+                        "linewidth": 1.4, "connectionstyle": "arc3,rad=-0.7"},
+        )  # fmt: skip
     if any(spot.series for spot in spots):
         axes.legend(fontsize=9, frameon=False, loc="lower right")
     figure.draw_without_rendering()  # from here on the axes know how steep a slope looks

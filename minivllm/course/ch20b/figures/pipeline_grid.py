@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from minivllm.course.ch20.figures.pipeline_model import (
+from minivllm.course.ch20b.figures.pipeline_model import (
     Pipeline,
     batch_label,
     calls_label,

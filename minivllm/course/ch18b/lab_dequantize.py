@@ -1,4 +1,4 @@
-"""Lab of notebook 18: the weights in GPTQ's words, held to the package's own format."""
+"""Lab of notebook 18b: the weights in GPTQ's words, held to the package's own format."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def _explain(got: list, qweight: list, qzeros: list, scales: list, v1: bool) -> 
 
 
 LAB = FunctionLab(
-    "18",
+    "18b",
     "Write what the words of a GPTQ checkpoint mean.",
     "Begin with one weight: its word, its 4 bits in it, its group; then zero and scale.",
     difficulty=2, minutes=15, stub=my_dequantize, check=check_dequantize,
