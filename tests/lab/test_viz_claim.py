@@ -5,6 +5,7 @@ import re
 import xml.etree.ElementTree as ET
 
 import pytest
+from marked_figures import callouts, distance, root_of
 from test_14_draft_figures import speculating
 from test_17_figures import adapters
 from test_20_figures import GROUPED, exchanged, staged
@@ -17,6 +18,11 @@ from minivllm.entrypoints.openai.tool_parsers.hermes_tool_parser import HermesTo
 from minivllm.lab.contiguous.manager import SlotUsage
 from minivllm.lab.sim.cost import Hardware
 from minivllm.lab.sim.workloads import alpaca_like
+from minivllm.lab.viz.draw.band import open_band
+from minivllm.lab.viz.draw.figure import finish
+from minivllm.lab.viz.draw.ink import Ink
+from minivllm.lab.viz.draw.layout import sheet
+from minivllm.lab.viz.draw.outlines import absolute, polylines, shapes_of
 from minivllm.lab.viz.draw.palette import ACCENT, GREY, INK, PAPER, dark, owners_of
 from minivllm.lab.viz.draw.svg import text_width
 from minivllm.sim import dry_run, launch_graph, simulate
@@ -131,7 +137,9 @@ def test_a_claim_is_above_todays_title_and_marks_are_at_their_places(name):
     title = ET.fromstring(plain.svg).find(f".//{SVG}text[@font-size='15']")
     if name != "stepper":  # there the words of the steps come first
         assert texts[len(bold)].text.startswith(title.text)
-    assert [text.text for text in texts].count("look here") == 1
+    ((at, framed, box, words),) = callouts(root_of(figure.svg))
+    assert (at, words) == (" ".join(map(str, place)), "look here")
+    assert distance(framed, box) <= 30
     assert figure.alt.startswith(CLAIM)
     assert "look here" in figure.alt
     assert "look here" in figure.text
@@ -152,16 +160,61 @@ def test_a_plot_says_and_points_too(name):
         call(name, mark=[(*missing, "nothing is here")])
 
 
-def test_marks_that_meet_have_a_line_each_and_stay_inside():
+def test_marks_that_meet_stay_apart_and_inside():
     marks = [("A", 0, "the first of them"), ("A", 1, "and one beside it"), ("C", 3, "x" * 60)]
     figure = viz.timeline(chunked(), mark=marks)
     check_figure(figure, figure)
-    words = {words for *_, words in marks}
-    found = [e for e in drawing(figure).iter(f"{SVG}text") if e.text in words]
-    assert len({e.get("y") for e in found}) == 3
-    for text in found:
-        right = float(text.get("x")) + text_width(text.text, bold=True)
-        assert right <= float(drawing(figure).get("width"))
+    found = list(callouts(root_of(figure.svg)))
+    assert {words for *_, words in found} == {words for *_, words in marks}
+    for i, (_, framed, box, _) in enumerate(found):
+        assert distance(framed, box) <= 30
+        assert box[2] <= float(drawing(figure).get("width"))
+        assert all(distance(box, other) > 0 for _, _, other, _ in found[:i])
+
+
+def test_words_of_a_mark_lie_on_nothing_else():
+    """Among twelve rows without a gap: a band is opened, and what is below it moves down."""
+    crowded = dry_run([(3, 12)] * 12, num_blocks=99, block_size=4)
+    for step in (0, 11):
+        for name in "AL":
+            marks = [(name, step, "here, and nowhere else"), ("tokens", step, "all of them")]
+            root = root_of(viz.timeline(crowded, mark=marks).svg)
+            _, *shapes = (s for s in shapes_of(root) if s.look.get("stroke") != ACCENT)
+            for _, _, (left, top, right, bottom), words in callouts(root):
+                ink = Ink(float(root.get("height")), (s for s in shapes if not says(s, words)))
+                assert ink.is_free(left, top, right - left, bottom - top), (name, step, words)
+
+
+def says(shape, words):
+    return shape.element.tag == "text" and shape.element.text in words
+
+
+def test_where_nothing_is_free_words_are_in_a_row_on_top():
+    paper = sheet("All of it", "is full", "A full sheet.", right=900, bottom=300)
+    paper.rect(0, 60, 960, 260, fill="#000000")
+    paper.place(("here",), 300, 200, 20, 20)
+    figure = finish(paper, "full", mark=[("here", "in the dark")])
+    ((_, framed, words, _),) = callouts(root_of(figure.svg))
+    assert words[3] < 75 < 190 < framed[1]
+
+
+@pytest.mark.parametrize(
+    "d", ["M1 2h3v4h-3z", "M1 2L4 2L4 6L1 6Z", "M1 2H4V6H1Z", "m1 2 3 0 0 4-3 0z"]
+)
+def test_a_path_is_read_in_whatever_letters_it_is_written(d):
+    (line,) = polylines(absolute(d))
+    assert line == [(1, 2), (4, 2), (4, 6), (1, 6), (1, 2)]
+
+
+def test_a_band_moves_what_is_below_it_and_cuts_nothing_in_two():
+    texts = ET.fromstring('<g><rect x="0" y="0" width="9" height="10"/><text x="0" y="30">a</text>'
+                          '<path d="M5 0V40" stroke="#000"/></g>')  # fmt: skip
+    (opened,) = open_band([texts], at=12, height=20, around=(0, 0, 9, 10))
+    assert [opened[0].get("y"), opened[1].get("y")] == ["0", "50"]
+    assert opened[2].get("d") == "M5 0V60"
+    assert texts[1].get("y") == "30", "the picture itself stays as it was"
+    assert open_band([texts], at=5, height=20, around=(0, 0, 3, 3)) is not None, "a frame grows"
+    assert open_band([texts], at=5, height=20, around=(20, 0, 3, 3)) is None, "a box does not"
 
 
 def test_a_figure_of_matplotlibs_gets_an_alternative_text():

@@ -17,6 +17,7 @@ from minivllm.trace.records import Forked, Record, RequestAdded
 INK = "#1a1a1a"  # text and marks
 GREY = "#5f5f5f"  # labels that step back (still 6:1 on white)
 LINE = "#b8b8b8"  # outlines of what is empty or free
+HAIRLINE = "#dddddd"  # behind all else; words may lie on it
 PAPER = "#ffffff"
 ACCENT = "#c2005c"  # marks that a figure's caller sets, and nothing else
 
