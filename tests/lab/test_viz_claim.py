@@ -5,6 +5,7 @@ import re
 import xml.etree.ElementTree as ET
 
 import pytest
+import torch
 from marked_figures import callouts, distance, root_of
 from test_14_draft_figures import speculating
 from test_17_figures import adapters
@@ -27,9 +28,14 @@ from minivllm.lab.viz.draw.palette import ACCENT, GREY, INK, PAPER, dark, owners
 from minivllm.lab.viz.draw.svg import text_width
 from minivllm.sim import dry_run, launch_graph, simulate
 from minivllm.structured_output.dfa import DFA
+from minivllm.worker.model_input import ModelInput
 
 CLAIM = "A and B wait while C is read, and nothing else makes the rest of this sentence long"
 TOY = Hardware("toy", flops_per_s=400.0, bytes_per_s=100.0, memory_bytes=1.0)
+BATCH = ModelInput(
+    token_ids=[7, 8, 9], positions=[4, 0, 1], query_lens=[1, 2], seq_lens=[5, 2],
+    slots=[[12, 16, 17]], block_tables=[[[1, 3], [4]]],
+).to_tensors(torch.device("cpu"))  # fmt: skip
 PROBS = {"x": 0.75, "y": 0.25}
 
 
@@ -68,6 +74,7 @@ FIGURES = {  # by name: its arguments, a place that it has, and one that it has 
     "ngram_lookup": (([1, 2, 3, 1, 2], 1, 2, 2), (2,), (3,)),
     "number_line": (([0.1, -0.3, 0.7], {"int2": [-0.5, 0.0, 0.5]}), ("int2",), ("int9",)),
     "overlap_lanes": (({"a": overlapped},), ("a", "CPU", 1), ("a", "GPU", 1)),
+    "padded_batch": ((chunked, 3), ("flat", 4), ("flat", 99)),
     "pipeline_grid": ((staged,), (1, 1), (9, 1)),
     "pooled_rows": (([(0, 3, 3), (2, 4, 9)],), ("step", "A", 1), ("step", "Z", 1)),
     "prefix_tree": ((sharing,), (1,), (99,)),
@@ -81,6 +88,8 @@ FIGURES = {  # by name: its arguments, a place that it has, and one that it has 
     "similarity": (([[0.9, 0.2]], ["a"], ["b", "c"]), (0, 1), (0, 9)),
     "sorted_rows": (([0, -1, 0], ["pirate"]), ("sorted", 2), ("sorted", 3)),
     "stepper": ((chunked, [0, 3]), (3, 4), (2, 4)),
+    "step_mask": ((chunked, 1), ("B1", "B0"), ("B1", "D2")),
+    "step_tensors": (({"step 5": BATCH}, 4), ("step 5", "positions", 1), ("step 5", "x", 1)),
     "time_shares": (({"a": 0.1, "b": 0.2},), ("b",), ("c",)),
     "timeline": ((chunked,), ("blocks", 4), ("rows", 4)),
     "token_strips": (([viz.TokenStrip("s", {1})], 10), ("s",), ("t",)),
