@@ -67,6 +67,7 @@ FIGURES = {  # by name: its arguments, a place that it has, and one that it has 
     "draft_lanes": ((drafted,), (2, 9), (2, 99)),
     "filmstrip": ((chunked, [0, 3]), (3, 4), (2, 4)),
     "gather_arrows": (({"A": [0, 1], "B": [4]}, 2, 4), ("A", 1), ("B", 1)),
+    "key_lanes": ((8, 128), ("lanes", 127), ("lanes", 9)),
     "lanes": ((runs,), ("one", "B", 2), ("one", "B", 99)),
     "launch_lanes": (({"graph": launch_graph([2.0, 3.0], 5.0)},), ("graph", "GPU"), ("x", "GPU")),
     "lora_slots": ((adapters,), ("slot 0", 1), ("slot 9", 1)),
