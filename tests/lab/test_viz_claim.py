@@ -22,9 +22,9 @@ from minivllm.lab.sim.workloads import alpaca_like
 from minivllm.lab.viz.draw.band import open_band
 from minivllm.lab.viz.draw.figure import finish
 from minivllm.lab.viz.draw.ink import Ink
-from minivllm.lab.viz.draw.layout import sheet
+from minivllm.lab.viz.draw.layout import SWATCH_HEIGHT, SWATCH_WIDTH, sheet
 from minivllm.lab.viz.draw.outlines import absolute, polylines, shapes_of
-from minivllm.lab.viz.draw.palette import ACCENT, GREY, INK, PAPER, dark, owners_of
+from minivllm.lab.viz.draw.palette import ACCENT, GREY, INK, OKABE_ITO, PAPER, dark, owners_of
 from minivllm.lab.viz.draw.svg import text_width
 from minivllm.sim import dry_run, launch_graph, simulate
 from minivllm.structured_output.dfa import DFA
@@ -95,6 +95,7 @@ FIGURES = {  # by name: its arguments, a place that it has, and one that it has 
     "timeline": ((chunked,), ("blocks", 4), ("rows", 4)),
     "token_strips": (([viz.TokenStrip("s", {1})], 10), ("s",), ("t",)),
     "wire": (({"end": b"0\r\n\r\n"},), ("end", "chunk"), ("end", "text")),
+    "wire_text": ((b"5\r\ndata: [DONE]\n\n\r\n",), ("event",), ("text",)),
     "waste_bars": (({"paged": SlotUsage(6, 0, 2, 0, 0, 0)},), ("paged", "tokens"), ("paged", "x")),
     "word_tiles": (({"GPTQ": [(0, 0), (1, 0)]},), ("GPTQ",), ("AWQ",)),
 }
@@ -225,6 +226,31 @@ def test_a_band_moves_what_is_below_it_and_cuts_nothing_in_two():
     assert texts[1].get("y") == "30", "the picture itself stays as it was"
     assert open_band([texts], at=5, height=20, around=(0, 0, 3, 3)) is not None, "a frame grows"
     assert open_band([texts], at=5, height=20, around=(20, 0, 3, 3)) is None, "a box does not"
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_a_legend_lists_only_what_is_drawn(name):
+    """Whatever is special in a swatch, hatching, dots or a colour, is in the picture as well."""
+    looks = [(as_swatch(shape), special(shape)) for shape in shapes_of(root_of(call(name).svg))]
+    drawn = {look for is_swatch, found in looks if not is_swatch for look in found}
+    listed = {look for is_swatch, found in looks if is_swatch for look in found}
+    assert listed <= drawn
+
+
+def as_swatch(shape):
+    size = str(SWATCH_WIDTH), str(SWATCH_HEIGHT)
+    return (shape.look.get("width"), shape.look.get("height")) == size
+
+
+def special(shape):
+    """What a reader would look for: not the greys that stand for the colours of all requests."""
+    fill = shape.look["fill"]
+    found = {("dots", shape.look.get("stroke-dasharray"))} - {("dots", None)}
+    if fill.startswith("url"):
+        found.add(("hatch", ""))
+    elif fill in OKABE_ITO:
+        found.add(("colour", fill))
+    return found
 
 
 def test_a_figure_of_matplotlibs_gets_an_alternative_text():

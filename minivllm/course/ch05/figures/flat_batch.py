@@ -75,7 +75,9 @@ def padded_batch(
     drawing = sheet(
         head, facts, f"{head}. {facts.replace(' · ', '; ')}.",
         right=MARGIN + NAMES + CELL * max(total, longest), bottom=flat_top + HEIGHT + 10,
-        legend=[(_cell_swatch, "token of this step"), (_pad_swatch, "pad: computed for nothing")],
+        legend=[(_cell_swatch, "token of this step"), (_pad_swatch, "pad: computed for nothing")]
+        if places > total
+        else (),
     )  # fmt: skip
     text = [head, facts, ""]
     names = [it.name(position) for it in rows for position in it.positions]
@@ -131,11 +133,15 @@ def step_mask(
     facts += f" · {seen} of {len(queries) * len(keys)} pairs"
     top = HEADER_HEIGHT + 18
     left = MARGIN + NAMES - 24
+    legend = [(_cached_swatch, "sees a cached key")] if cached else []
+    legend.append((_cell_swatch, "sees a key of this step"))
+    legend += (
+        [(box_swatch(stroke=LINE), "does not see it")] if seen < len(queries) * len(keys) else []
+    )
     drawing = sheet(
         head, facts, f"{head}. {facts.replace(' · ', '; ')}.",
         right=left + CELL * len(keys), bottom=top + HEIGHT * len(queries) + 10,
-        legend=[(_cached_swatch, "sees a cached key"), (_cell_swatch, "sees a key of this step"),
-                (box_swatch(stroke=LINE), "does not see it")],
+        legend=legend,
     )  # fmt: skip
     with drawing.group(fill=GREY, font_size=11, text_anchor="middle"):
         for column, (owner, position) in enumerate(keys):
