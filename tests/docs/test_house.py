@@ -25,8 +25,8 @@ ROOMS = [
     "spec_decode",
     "scheduling", "structured_output", "sampling",
     "cpu", "worker", "executor", "engine",
-    "lab", "lab/contiguous", "lab/sim", "lab/viz", "entrypoints", "deploy", "lab/bench", "lab/training",
-    "lab/quantize", "xray",
+    "lab", "lab/contiguous", "lab/sim", "lab/viz", "entrypoints", "deploy", "lab/bench",
+    "lab/training", "lab/quantize", "xray",
     "course/asking", "course/grading", "course/ch", "course", "course/classroom",
     "course/playground", "cli", "sim", "viz", "exercises", "__main__",
 ]  # fmt: skip

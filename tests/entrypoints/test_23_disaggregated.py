@@ -38,7 +38,7 @@ def servers(tmp_path_factory):
     try:
         with serving("--kv-transfer-config", config("kv_consumer", folder)) as decode:
             wait_for(f"{prefill}/health", process)
-            with proxying([prefill], [decode.url]) as url:
+            with Proxy([prefill], [decode.url]) as url:
                 yield prefill, decode, url
     finally:
         process.terminate()
@@ -64,7 +64,7 @@ def wait_for(url, process):
     raise AssertionError("the prefill server does not start")
 
 
-class proxying:  # noqa: N801 (a context manager)
+class Proxy:
     """The proxy in a thread."""
 
     def __init__(self, prefill, decode):
@@ -164,7 +164,7 @@ def test_what_is_wrong_is_said_and_a_server_that_is_gone_too(servers):
     assert found.status_code == 404
     assert httpx.get(f"{url}/health").status_code == 200
     assert httpx.get(f"{url}/v1/models").json()["data"][0]["id"] == "minivllm"
-    with proxying([f"http://127.0.0.1:{free_port()}"], [decode.url]) as alone:
+    with Proxy([f"http://127.0.0.1:{free_port()}"], [decode.url]) as alone:
         found = httpx.post(f"{alone}/v1/completions", json={"prompt": "a"} | COMMON)
         assert found.status_code == 502
 

@@ -17,6 +17,7 @@ from minivllm.trace.records import Forked, Record, RequestAdded
 INK = "#1a1a1a"  # text and marks
 GREY = "#5f5f5f"  # labels that step back (still 6:1 on white)
 LINE = "#b8b8b8"  # outlines of what is empty or free
+HAIRLINE = "#dddddd"  # behind all else; words may lie on it
 PAPER = "#ffffff"
 ACCENT = "#c2005c"  # marks that a figure's caller sets, and nothing else
 
@@ -105,7 +106,7 @@ class Arrivals:
         """Take one more record; of most kinds nothing is to be noted."""
         match record:
             case RequestAdded(_, request_id) if request_id not in self._families:
-                owner = _owner(request_id, self._num_arrived)
+                owner = nth_owner(request_id, self._num_arrived)
                 self._num_arrived += 1
                 self._add(owner, request_id)
             case Forked(_, seq_id, child_id) if child_id not in self.owners:
@@ -134,7 +135,8 @@ class Arrivals:
         self._request_of[owner.seq_id] = request_id
 
 
-def _owner(seq_id: str, index: int) -> Owner:
+def nth_owner(seq_id: str, index: int) -> Owner:
+    """The owner that is number ``index`` to arrive, from 0."""
     return _coloured(seq_id, letter(index), OKABE_ITO[index % len(OKABE_ITO)])
 
 
