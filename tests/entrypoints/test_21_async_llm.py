@@ -40,9 +40,9 @@ def model(tiny_qwen2):
     return {"model": str(tiny_qwen2), "skip_tokenizer_init": True, **LIMITS}
 
 
-@pytest.fixture
-def engine(model):
-    engine = AsyncLLM(AsyncEngineArgs(**model))
+@pytest.fixture(params=[False, True], ids=["one plan", "a plan ahead"])
+def engine(model, request):
+    engine = AsyncLLM(AsyncEngineArgs(**model, async_scheduling=request.param))
     yield engine
     engine.shutdown()
     assert not [t for t in threading.enumerate() if t.name == "minivllm-engine" and t.is_alive()]
