@@ -74,7 +74,7 @@ class EngineCoreLoop:
             if self._has_work():
                 self._step(outputs)
             if self._steps_left is not None and not self._has_work():
-                self._pause(outputs)  # all steps asked for are taken, or nothing is left to do
+                self._on_pause(outputs)  # all steps asked for are taken, or nothing is left to do
             if self._trace is not None:
                 outputs.records = self._trace.take()
             outputs.scheduler_stats = self.core.make_stats()
