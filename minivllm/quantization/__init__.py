@@ -28,6 +28,7 @@ CHECKPOINTS: dict[str, type[QuantizationConfig]] = {
 SAME_AS = {"gptq_marlin": "gptq", "marlin": "gptq", "awq_marlin": "awq"}  # a kernel of 0.6.6
 ONLINE = {"int8_per_channel_weight_only": 8, "int4": 4}  # made from floats: bits
 QUANTIZATION_METHODS = (*CHECKPOINTS, *SAME_AS, *ONLINE, "gguf")  # vLLM's names, and int4
+_LEFT_OUT = ("ignore", "ignored_layers", "modules_to_not_convert")  # lists of layers' names
 OLD_FILES = {"quantize_config.json": "gptq", "quant_config.json": "awq"}  # beside config.json
 
 
@@ -78,12 +79,29 @@ def _read(directory: Path) -> tuple[dict, str]:
     found = config.get("quantization_config") or config.get("compression_config")  # its old name
     if found is not None:
         check(isinstance(found, dict), f"quantization_config in {file}", found, "an object")
-        return {"quant_method": None} | found, str(file)
+        return {"quant_method": None} | _of_language_half(found), str(file)
     for name, method in OLD_FILES.items():
         old = directory / name
         if old.is_file():
             return {"quant_method": method} | read_json_object(old), str(old)
     return {}, str(file)
+
+
+def _of_language_half(found: dict) -> dict:
+    """Settings whose layers have the names of a decoder, where they are those of a whole model.
+
+    One of pictures or sound calls its decoder's head ``language_model.lm_head``. Patterns stay.
+    """
+
+    def shorter(name: Any) -> Any:
+        is_name = isinstance(name, str) and not name.startswith("re:")
+        return name.replace("language_model.", "", 1) if is_name else name
+
+    return found | {
+        key: [shorter(name) for name in found[key]]
+        for key in _LEFT_OUT
+        if isinstance(found.get(key), list)
+    }
 
 
 def _log_marlin(config: GPTQConfig) -> None:

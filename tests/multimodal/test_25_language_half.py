@@ -1,10 +1,16 @@
 """What concerns the language half alone: adapters and quantized checkpoints of the whole model."""
 
+import json
+import shutil
+
 import adapters
 import multimodal_models as small
+import numpy as np
 import pytest
+import quantized_checkpoints
 import torch
 from helpers import make_llm, workers_of
+from safetensors.torch import load_file, save_file
 
 from minivllm import SamplingParams
 from minivllm.engine.input_processor import EngineInput
@@ -72,3 +78,43 @@ def test_an_adapter_of_the_tower_is_refused(llava, tmp_path):
     directory = adapters.write_adapter(tmp_path / "adapter", tensors)
     with pytest.raises(ValueError, match=r"vision_tower"):
         adapters.read(directory, adapters.load(llava))
+
+
+def test_a_quantized_checkpoint_of_the_whole_model(llava, tmp_path):
+    """The decoder's layers are packed; its head and the tower are named among what is not."""
+    rng = np.random.default_rng(3)
+    weights = load_file(llava / "model.safetensors")
+    packed, floats = {}, {}
+    for name, tensor in weights.items():
+        packed[name] = floats[name] = tensor
+        if name.startswith("language_model.model.layers") and "_proj.weight" in name:
+            outputs, inputs = tensor.shape
+            layer = quantized_checkpoints.pack_quantized(rng, inputs, outputs, group=-1)
+            del packed[name]
+            stem = name.removesuffix(".weight")
+            packed |= {f"{stem}.{kind}": tensor for kind, tensor in layer.tensors.items()}
+            floats[name] = torch.from_numpy(layer.weight)
+    config = json.loads((llava / "config.json").read_text())
+    weights_of_group = {"num_bits": 4, "type": "int", "symmetric": True, "strategy": "channel"}
+    quantization = {
+        "quant_method": "compressed-tensors",
+        "format": "pack-quantized",
+        "config_groups": {"group_0": {"targets": ["Linear"], "weights": weights_of_group}},
+        "ignore": ["language_model.lm_head", "re:vision_tower.*", "re:multi_modal_projector.*"],
+    }
+    for name, tensors, more in (
+        ("packed", packed, {"quantization_config": quantization}),
+        ("floats", floats, {}),
+    ):
+        (tmp_path / name).mkdir()
+        save_file(tensors, tmp_path / name / "model.safetensors")
+        (tmp_path / name / "config.json").write_text(json.dumps(config | more))
+        shutil.copy(llava / "preprocessor_config.json", tmp_path / name)
+    prompt = small.with_pictures([3, "sun", 4, 5])
+    model = adapters.load(tmp_path / "floats")
+    encoder = load_encoder(llava, load_config(llava), torch.float32, CPU)
+    given = oracle.encode(encoder, prompt[1], CPU)
+    best = oracle.next_token_logits(model, prompt[0], given).topk(2)
+    assert best.values[0] - best.values[1] > 1e-3
+    llm = make_llm(tmp_path / "packed", max_model_len=64)
+    assert first_token(llm, prompt) == int(best.indices[0])
