@@ -82,14 +82,23 @@ class Handler(http.server.BaseHTTPRequestHandler):
         """Say nothing."""
 
 
+class Server(http.server.ThreadingHTTPServer):
+    """A server that says nothing of clients who hang up."""
+
+    def handle_error(self, request, client_address):
+        """Say nothing."""
+
+
 STOP = threading.Event()
 
 
 @contextmanager
-def host():
-    """A host of pictures on this machine; gives its port."""
+def host(tls=None):
+    """A host of pictures on this machine; gives its port. ``tls`` is a context for https."""
     STOP.clear()
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server = Server(("127.0.0.1", 0), Handler)
+    if tls is not None:
+        server.socket = tls.wrap_socket(server.socket, server_side=True)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     try:
@@ -223,6 +232,7 @@ def attacks(allowed: Path) -> dict[str, tuple[str, int]]:
     }
     unprocessable = {
         "missing": f"{pictures}/missing",
+        "no TLS": "https://pictures.example/a.png",
         "redirects without end": f"{pictures}/to?" + "/to?" * 10 + "/a.png",
         "redirect to no URL": f"{pictures}/wrong",
     }

@@ -174,6 +174,17 @@ def test_a_body_that_cannot_be_gets_one_sentence(server, parts, more, said, para
             assert "\n" not in error["message"]
 
 
+def test_a_completion_has_no_pictures(server):
+    with server.client() as client:
+        for stream in (False, True):
+            asked = {"prompt": "What is <image>?", "max_tokens": 2, "stream": stream}
+            answer = client.post("/v1/completions", json=asked)
+            assert answer.status_code == 400
+            assert "has 1 placeholder <image> for 0 images" in answer.json()["error"]["message"]
+        asked = {"prompt": ["Hello", "<|image_1|>"], "max_tokens": 2}
+        assert client.post("/v1/completions", json=asked).status_code == 200, "this is a text"
+
+
 def test_a_large_body_is_refused_before_it_is_read(server):
     with server.client() as client:
         answer = ask(client, "a", image_part("data:image/png;base64," + "A" * (33 * 2**20)))

@@ -23,7 +23,7 @@ BLOCK_SIZE = 4
 def llm(request, tmp_path_factory):
     tower, decoder = request.param.split("-")
     directory = tmp_path_factory.mktemp(request.param)
-    small.make_llava(tower, decoder).save_pretrained(directory)
+    small.save(small.make_llava(tower, decoder), directory)
     return make_llm(directory, block_size=BLOCK_SIZE, max_model_len=128)
 
 

@@ -1,7 +1,9 @@
 """Pictures through the whole engine: the notes' scripts, what is encoded, what is cached."""
 
+import asyncio
 import subprocess
 import sys
+import threading
 
 import pytest
 import torch
@@ -16,7 +18,8 @@ from picture_chats import (
     user,
 )
 
-from minivllm import LLM, SamplingParams
+from minivllm import LLM, AsyncEngineArgs, AsyncLLM, SamplingParams
+from minivllm.sampling_params import RequestOutputKind
 
 A, B, C, D = (picture(seed) for seed in range(4))
 GREEDY = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True)
@@ -180,6 +183,47 @@ def test_an_item_that_no_step_can_hold_whole_is_found_at_the_start(directory):
     config = make(directory, max_num_batched_tokens=8, max_num_seqs=4).llm_engine.vllm_config
     limits = config.scheduler_config
     assert (limits.max_num_encoder_input_tokens, limits.encoder_cache_size) == (16, 16)
+
+
+def test_the_asynchronous_engine_reads_pictures_beside_its_loop(directory, llm):
+    """In a thread: the loop turns while the processor works."""
+    prompts = [{"prompt": QUESTION, "multi_modal_data": {"image": image}} for image in (A, B)]
+    want = [output.outputs[0].token_ids for output in run(llm, prompts)]
+
+    async def main():
+        args = AsyncEngineArgs(str(directory), num_gpu_blocks_override=100, dtype="float32",
+                               disable_log_stats=True)  # fmt: skip
+        engine = AsyncLLM(args)
+        inner = engine.input_processor.multimodal.processor
+        plain, begun, go_on = inner.process, threading.Event(), threading.Event()
+
+        def waits(*given, **options):
+            begun.set()
+            assert go_on.wait(60)
+            return plain(*given, **options)
+
+        inner.process = waits
+        params = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True,
+                                output_kind=RequestOutputKind.FINAL_ONLY)  # fmt: skip
+
+        async def ask(name, prompt):
+            (output,) = [output async for output in engine.generate(prompt, params, name)]
+            return output
+
+        asked = [asyncio.ensure_future(ask(str(n), prompt)) for n, prompt in enumerate(prompts)]
+        text = await ask("text", "Hello")
+        assert await asyncio.to_thread(begun.wait, 60)
+        assert not any(one.done() for one in asked)
+        go_on.set()
+        found = [(await one).outputs[0].token_ids for one in asked]
+        with pytest.raises(ValueError, match="has 0 placeholders <image> for 1 image"):
+            await ask("bad", {"prompt": "a", "multi_modal_data": {"image": A}})
+        engine.shutdown()
+        return text, found
+
+    text, found = asyncio.run(main())
+    assert len(text.outputs[0].token_ids) == 6
+    assert found == want
 
 
 def test_without_pillow_text_goes_on(tiny_chat):

@@ -1,5 +1,8 @@
 """The door for pictures: data, files and hosts; what is closed stays closed."""
 
+import shutil
+import ssl
+import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -127,6 +130,31 @@ def test_a_host_that_is_not_there_is_named_as_such():
         on = download.Network(resolve, closed)
         with pytest.raises(MediaError, match=said):
             fetch(connector(domains=["a.example"], on=on), "https://a.example/a.png")
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificate")
+def test_a_host_of_https_shows_its_certificate(tmp_path, monkeypatch):
+    """The connection goes to the checked address, and the certificate is of the URL's name."""
+    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
+    made = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2",
+            "-subj", "/CN=pictures.example", "-addext", "subjectAltName=DNS:pictures.example",
+            "-keyout", str(key), "-out", str(certificate)]  # fmt: skip
+    subprocess.run(made, check=True, capture_output=True)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    with host(context) as port:
+        on = network(port)
+        resolve = on.resolve
+        on = download.Network(lambda *a: [PUBLIC] if a[0] == "other.example" else resolve(*a),
+                              on.connect)  # fmt: skip
+        door = connector(domains=["pictures.example", "other.example"], on=on)
+        good = "https://pictures.example/a.png"
+        with pytest.raises(MediaError, match="its host does not answer properly"):
+            fetch(door, good)  # no authority vouches for it
+        monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+        assert fetch(door, good).tobytes() == picture(0).tobytes()
+        with pytest.raises(MediaError, match="its host does not answer properly"):
+            fetch(door, "https://other.example/a.png")
 
 
 @pytest.mark.parametrize(
