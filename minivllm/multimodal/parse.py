@@ -116,7 +116,7 @@ def _is_video(value: Any) -> bool:
     if isinstance(value, tuple) and len(value) == 2 and isinstance(value[1], Mapping):
         return True
     if isinstance(value, (list, tuple)):
-        return len(value) > 0 and all(_is_image(frame) and _ndim(frame) != 4 for frame in value)
+        return len(value) > 0 and all(hasattr(one, "convert") or _ndim(one) == 3 for one in value)
     return _ndim(value) == 4
 
 
@@ -125,5 +125,5 @@ def _is_audio(value: Any) -> bool:
     if isinstance(value, tuple):
         return len(value) == 2 and not isinstance(value[1], tuple) and _ndim(value[1]) == 0
     if isinstance(value, list):
-        return len(value) > 0 and not any(isinstance(v, tuple) or _ndim(v) for v in value)
+        return len(value) > 0 and all(isinstance(one, (int, float)) for one in value)
     return _ndim(value) != 2  # of one without a rate, as in vLLM, each row is a sound
