@@ -63,7 +63,7 @@ def draw_timeline() -> Figure:
 
 def draw_xray() -> Figure:
     """Two thirds of a recorded run of vLLM."""
-    mark = ("Q", 112, "634 tokens in chunks")
+    mark = ("Q", 131, "634 tokens in chunks")
     return timeline(shipped_run().trace, first=105, last=200, mark=[mark])
 
 

@@ -104,11 +104,17 @@ class WhatIf:
         ]
         return lines
 
-    def timelines(self, last: int | None = None):
-        """Timelines of the run and of each change below each other, as wide as they took."""
+    def timelines(
+        self, first: int | None = None, last: int | None = None, title: str | None = None,
+        mark: Sequence[tuple] = (),
+    ):  # fmt: skip
+        """Timelines of the run and of each change below each other, as wide as they took.
+
+        Arguments as for ``compare``: the steps that are drawn, a claim and places to point at.
+        """
         measured, _, *changed = self.cases
         traces = {case.name: case.trace for case in (measured, *changed)}
-        return compare(traces, last=last, clock="seconds")
+        return compare(traces, first=first, last=last, clock="seconds", title=title, mark=mark)
 
 
 def what_if(xray: XRay, *changes: Mapping[str, Any]) -> WhatIf:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import nbformat
 import pytest
+from marked_figures import callouts, distance, root_of, tooltips_at
 
 ROOT = Path(__file__).parents[2]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
@@ -85,6 +86,40 @@ def test_our_figures_carry_a_description(path):
     plots = [o for o in shown if "alt" in o.metadata.get("image/png", {})]
     assert len(figures) + len(plots) >= 2
     assert all("<desc>" in svg or "<desc " in svg for svg in figures)
+
+
+def marked(path):
+    """The figures of a notebook in which something is marked."""
+    shown = outputs(path, "execute_result", "display_data")
+    svgs = [o.data["image/svg+xml"] for o in shown if "image/svg+xml" in o.data]
+    return [root_of(svg) for svg in svgs if "data-mark" in svg]
+
+
+def test_words_of_marks_are_beside_their_places(path):
+    """They are at most 30 pixels from the frame. One in a notebook may be in a row on top."""
+    found = [callout for root in marked(path) for callout in callouts(root)]
+    far = [words for _, frame, box, words in found if distance(frame, box) > 30]
+    assert len(far) <= 1, far
+
+
+DOES = {
+    r"\bwaits?\b": "waiting",
+    r"in chunks": "prefill",
+}  # words, and a cell of which they are true
+
+
+def test_a_mark_is_at_the_cell_that_it_names(path):
+    """A timeline's mark is in its row and step, and the cell does what the words say."""
+    for root in marked(path):
+        for place, frame, _, words in callouts(root):
+            told = [re.match(r"(\w+), steps? (\d+)(?:–(\d+))?: (\w+)", t or "") for t in
+                    tooltips_at(root, frame)]  # fmt: skip
+            for found in filter(None, told):
+                letter, first, last, kind = found.groups()
+                assert place.split()[-2] == letter, (place, words)
+                assert int(first) <= int(place.split()[-1]) <= int(last or first), (place, words)
+                needed = [k for said, k in DOES.items() if re.search(said, words)]
+                assert all(kind == k for k in needed), (place, words, kind)
 
 
 def test_there_is_a_test_file_of_the_same_name(path):

@@ -5,6 +5,8 @@ import re
 import xml.etree.ElementTree as ET
 
 import pytest
+import torch
+from marked_figures import callouts, distance, root_of
 from test_14_draft_figures import speculating
 from test_17_figures import adapters
 from test_20_figures import GROUPED, exchanged, staged
@@ -17,13 +19,23 @@ from minivllm.entrypoints.openai.tool_parsers.hermes_tool_parser import HermesTo
 from minivllm.lab.contiguous.manager import SlotUsage
 from minivllm.lab.sim.cost import Hardware
 from minivllm.lab.sim.workloads import alpaca_like
-from minivllm.lab.viz.draw.palette import ACCENT, GREY, INK, PAPER, dark, owners_of
+from minivllm.lab.viz.draw.band import open_band
+from minivllm.lab.viz.draw.figure import finish
+from minivllm.lab.viz.draw.ink import Ink
+from minivllm.lab.viz.draw.layout import SWATCH_HEIGHT, SWATCH_WIDTH, sheet
+from minivllm.lab.viz.draw.outlines import absolute, polylines, shapes_of
+from minivllm.lab.viz.draw.palette import ACCENT, GREY, INK, OKABE_ITO, PAPER, dark, owners_of
 from minivllm.lab.viz.draw.svg import text_width
 from minivllm.sim import dry_run, launch_graph, simulate
 from minivllm.structured_output.dfa import DFA
+from minivllm.worker.model_input import ModelInput
 
 CLAIM = "A and B wait while C is read, and nothing else makes the rest of this sentence long"
 TOY = Hardware("toy", flops_per_s=400.0, bytes_per_s=100.0, memory_bytes=1.0)
+BATCH = ModelInput(
+    token_ids=[7, 8, 9], positions=[4, 0, 1], query_lens=[1, 2], seq_lens=[5, 2],
+    slots=[[12, 16, 17]], block_tables=[[[1, 3], [4]]],
+).to_tensors(torch.device("cpu"))  # fmt: skip
 PROBS = {"x": 0.75, "y": 0.25}
 
 
@@ -55,6 +67,7 @@ FIGURES = {  # by name: its arguments, a place that it has, and one that it has 
     "draft_lanes": ((drafted,), (2, 9), (2, 99)),
     "filmstrip": ((chunked, [0, 3]), (3, 4), (2, 4)),
     "gather_arrows": (({"A": [0, 1], "B": [4]}, 2, 4), ("A", 1), ("B", 1)),
+    "key_lanes": ((8, 128), ("lanes", 127), ("lanes", 9)),
     "lanes": ((runs,), ("one", "B", 2), ("one", "B", 99)),
     "launch_lanes": (({"graph": launch_graph([2.0, 3.0], 5.0)},), ("graph", "GPU"), ("x", "GPU")),
     "lora_slots": ((adapters,), ("slot 0", 1), ("slot 9", 1)),
@@ -62,6 +75,7 @@ FIGURES = {  # by name: its arguments, a place that it has, and one that it has 
     "ngram_lookup": (([1, 2, 3, 1, 2], 1, 2, 2), (2,), (3,)),
     "number_line": (([0.1, -0.3, 0.7], {"int2": [-0.5, 0.0, 0.5]}), ("int2",), ("int9",)),
     "overlap_lanes": (({"a": overlapped},), ("a", "CPU", 1), ("a", "GPU", 1)),
+    "padded_batch": ((chunked, 3), ("flat", 4), ("flat", 99)),
     "pipeline_grid": ((staged,), (1, 1), (9, 1)),
     "pooled_rows": (([(0, 3, 3), (2, 4, 9)],), ("step", "A", 1), ("step", "Z", 1)),
     "prefix_tree": ((sharing,), (1,), (99,)),
@@ -75,10 +89,13 @@ FIGURES = {  # by name: its arguments, a place that it has, and one that it has 
     "similarity": (([[0.9, 0.2]], ["a"], ["b", "c"]), (0, 1), (0, 9)),
     "sorted_rows": (([0, -1, 0], ["pirate"]), ("sorted", 2), ("sorted", 3)),
     "stepper": ((chunked, [0, 3]), (3, 4), (2, 4)),
+    "step_mask": ((chunked, 1), ("B1", "B0"), ("B1", "D2")),
+    "step_tensors": (({"step 5": BATCH}, 4), ("step 5", "positions", 1), ("step 5", "x", 1)),
     "time_shares": (({"a": 0.1, "b": 0.2},), ("b",), ("c",)),
     "timeline": ((chunked,), ("blocks", 4), ("rows", 4)),
     "token_strips": (([viz.TokenStrip("s", {1})], 10), ("s",), ("t",)),
     "wire": (({"end": b"0\r\n\r\n"},), ("end", "chunk"), ("end", "text")),
+    "wire_text": ((b"5\r\ndata: [DONE]\n\n\r\n",), ("event",), ("text",)),
     "waste_bars": (({"paged": SlotUsage(6, 0, 2, 0, 0, 0)},), ("paged", "tokens"), ("paged", "x")),
     "word_tiles": (({"GPTQ": [(0, 0), (1, 0)]},), ("GPTQ",), ("AWQ",)),
 }
@@ -131,7 +148,9 @@ def test_a_claim_is_above_todays_title_and_marks_are_at_their_places(name):
     title = ET.fromstring(plain.svg).find(f".//{SVG}text[@font-size='15']")
     if name != "stepper":  # there the words of the steps come first
         assert texts[len(bold)].text.startswith(title.text)
-    assert [text.text for text in texts].count("look here") == 1
+    ((at, framed, box, words),) = callouts(root_of(figure.svg))
+    assert (at, words) == (" ".join(map(str, place)), "look here")
+    assert distance(framed, box) <= 30
     assert figure.alt.startswith(CLAIM)
     assert "look here" in figure.alt
     assert "look here" in figure.text
@@ -152,16 +171,86 @@ def test_a_plot_says_and_points_too(name):
         call(name, mark=[(*missing, "nothing is here")])
 
 
-def test_marks_that_meet_have_a_line_each_and_stay_inside():
+def test_marks_that_meet_stay_apart_and_inside():
     marks = [("A", 0, "the first of them"), ("A", 1, "and one beside it"), ("C", 3, "x" * 60)]
     figure = viz.timeline(chunked(), mark=marks)
     check_figure(figure, figure)
-    words = {words for *_, words in marks}
-    found = [e for e in drawing(figure).iter(f"{SVG}text") if e.text in words]
-    assert len({e.get("y") for e in found}) == 3
-    for text in found:
-        right = float(text.get("x")) + text_width(text.text, bold=True)
-        assert right <= float(drawing(figure).get("width"))
+    found = list(callouts(root_of(figure.svg)))
+    assert {words for *_, words in found} == {words for *_, words in marks}
+    for i, (_, framed, box, _) in enumerate(found):
+        assert distance(framed, box) <= 30
+        assert box[2] <= float(drawing(figure).get("width"))
+        assert all(distance(box, other) > 0 for _, _, other, _ in found[:i])
+
+
+def test_words_of_a_mark_lie_on_nothing_else():
+    """Among twelve rows without a gap: a band is opened, and what is below it moves down."""
+    crowded = dry_run([(3, 12)] * 12, num_blocks=99, block_size=4)
+    for step in (0, 11):
+        for name in "AL":
+            marks = [(name, step, "here, and nowhere else"), ("tokens", step, "all of them")]
+            root = root_of(viz.timeline(crowded, mark=marks).svg)
+            _, *shapes = (s for s in shapes_of(root) if s.look.get("stroke") != ACCENT)
+            for _, _, (left, top, right, bottom), words in callouts(root):
+                ink = Ink(float(root.get("height")), (s for s in shapes if not says(s, words)))
+                assert ink.is_free(left, top, right - left, bottom - top), (name, step, words)
+
+
+def says(shape, words):
+    return shape.element.tag == "text" and shape.element.text in words
+
+
+def test_where_nothing_is_free_words_are_in_a_row_on_top():
+    paper = sheet("All of it", "is full", "A full sheet.", right=900, bottom=300)
+    paper.rect(0, 60, 960, 260, fill="#000000")
+    paper.place(("here",), 300, 200, 20, 20)
+    figure = finish(paper, "full", mark=[("here", "in the dark")])
+    ((_, framed, words, _),) = callouts(root_of(figure.svg))
+    assert words[3] < 75 < 190 < framed[1]
+
+
+@pytest.mark.parametrize(
+    "d", ["M1 2h3v4h-3z", "M1 2L4 2L4 6L1 6Z", "M1 2H4V6H1Z", "m1 2 3 0 0 4-3 0z"]
+)
+def test_a_path_is_read_in_whatever_letters_it_is_written(d):
+    (line,) = polylines(absolute(d))
+    assert line == [(1, 2), (4, 2), (4, 6), (1, 6), (1, 2)]
+
+
+def test_a_band_moves_what_is_below_it_and_cuts_nothing_in_two():
+    texts = ET.fromstring('<g><rect x="0" y="0" width="9" height="10"/><text x="0" y="30">a</text>'
+                          '<path d="M5 0V40" stroke="#000"/></g>')  # fmt: skip
+    (opened,) = open_band([texts], at=12, height=20, around=(0, 0, 9, 10))
+    assert [opened[0].get("y"), opened[1].get("y")] == ["0", "50"]
+    assert opened[2].get("d") == "M5 0V60"
+    assert texts[1].get("y") == "30", "the picture itself stays as it was"
+    assert open_band([texts], at=5, height=20, around=(0, 0, 3, 3)) is not None, "a frame grows"
+    assert open_band([texts], at=5, height=20, around=(20, 0, 3, 3)) is None, "a box does not"
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_a_legend_lists_only_what_is_drawn(name):
+    """Whatever is special in a swatch, hatching, dots or a colour, is in the picture as well."""
+    looks = [(as_swatch(shape), special(shape)) for shape in shapes_of(root_of(call(name).svg))]
+    drawn = {look for is_swatch, found in looks if not is_swatch for look in found}
+    listed = {look for is_swatch, found in looks if is_swatch for look in found}
+    assert listed <= drawn
+
+
+def as_swatch(shape):
+    size = str(SWATCH_WIDTH), str(SWATCH_HEIGHT)
+    return (shape.look.get("width"), shape.look.get("height")) == size
+
+
+def special(shape):
+    """What a reader would look for: not the greys that stand for the colours of all requests."""
+    fill = shape.look["fill"]
+    found = {("dots", shape.look.get("stroke-dasharray"))} - {("dots", None)}
+    if fill.startswith("url"):
+        found.add(("hatch", ""))
+    elif fill in OKABE_ITO:
+        found.add(("colour", fill))
+    return found
 
 
 def test_a_figure_of_matplotlibs_gets_an_alternative_text():

@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from minivllm import LLM, SamplingParams
 from minivllm.attention.metadata import AttentionMetadata
 from minivllm.exercises import ch13b
+from minivllm.lab.bench.operations import count_kernels
 from minivllm.sim import launch_each, launch_graph
 from minivllm.worker.cuda_graph_runner import CUDAGraphRunner, capture_sizes
 from minivllm.worker.model_input import ModelInput
@@ -296,3 +297,17 @@ def test_padded_rows_are_the_runners_own():
     rows = ch13b.rows(seed=3).solve()
     for query_lens in ([1], [1] * 3, [1] * 8, [1] * 9, [2, 1], [7]):
         assert rows([2, 8], query_lens) == graphs.size_for(query_lens)
+
+
+def test_kernels_of_a_decode_are_counted_and_views_are_not():
+    llm = LLM(enforce_eager=True, attention_backend="reference", max_model_len=64,
+              block_size=16, num_gpu_blocks_override=9)  # fmt: skip
+    decode = count_kernels(llm)
+    layers = llm.llm_engine.model_config.num_layers
+    assert decode.kernels.count("linear") == 4 * layers
+    assert not {"view", "transpose", "slice", "unsqueeze", "t"} & set(decode.kernels)
+    assert len(decode.kernels) + decode.num_views == len(decode.calls)
+    assert not llm.llm_engine.has_unfinished_requests()
+    model = llm.llm_engine.model_runner.model
+    assert not model._forward_hooks  # it looks no longer
+    assert not model._forward_pre_hooks

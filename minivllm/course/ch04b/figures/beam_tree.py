@@ -149,6 +149,11 @@ def _look(beam: Beam, fill: str, edge: str) -> dict[str, str | float]:
     return {"fill": fill, "stroke": edge, "stroke_width": 2.5 if beam.is_final else 1}
 
 
+def _kind(beam: Beam) -> tuple[bool, bool]:
+    """What a beam's box looks like, whatever its colour."""
+    return beam.is_dropped, beam.is_final
+
+
 def _legend(tree: BeamTree) -> list[tuple[Swatch, str]]:
     beams = tree.beams
     meanings = {
@@ -159,6 +164,7 @@ def _legend(tree: BeamTree) -> list[tuple[Swatch, str]]:
     entries = [
         (box_swatch(**_look(beam, NOBODY.light, NOBODY.edge)), text)
         for text, beam in meanings.items()
+        if any(_kind(beam) == _kind(other) for other in beams)
     ]
     if tree.depth > MAX_DEPTH:
         entries.append((lambda *_: None, f"only the first {MAX_DEPTH} tokens are drawn"))

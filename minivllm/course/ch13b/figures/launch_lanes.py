@@ -50,7 +50,9 @@ def launch_lanes(
             ("CPU", OKABE_ITO[1], [launch.cpu for launch in launches if launch.cpu]),
             ("GPU", OKABE_ITO[0], [launch.gpu for launch in launches]),
         ):
-            drawing.place((name, lane), left, y + 3, scale * ends[name], LINE - 6)
+            first = spans[0][0]
+            length = spans[-1][1] - first
+            drawing.place((name, lane), left + scale * first, y + 3, scale * length, LINE - 6)
             drawing.text(left - 8, y + 15, f"{name} {lane}", text_anchor="end")
             for begin, end in spans:
                 wide = max(0.6, scale * (end - begin) - 0.4)

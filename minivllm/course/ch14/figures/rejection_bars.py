@@ -48,8 +48,14 @@ def rejection_bars(
         for token, pair in pairs.items()
     ]  # fmt: skip
     whole = max(max(pair) for pair in pairs.values())
+    looks = [part.look for bar in bars for part in bar.parts]
+    legend = [
+        (box_swatch(hatched=look is TOO_MUCH, **look), text)
+        for look, text in _MEANINGS
+        if look in looks
+    ]
     drawing = draw_bars(
-        head, facts, f"{head}: {facts}.", bars=bars, whole=whole, length=480, legend=_ENTRIES
+        head, facts, f"{head}: {facts}.", bars=bars, whole=whole, length=480, legend=legend
     )
     lines = [f"{head}: {facts}", "token  target  draft  in both"]
     lines += [f"{t:5}  {p:6.2f}  {q:5.2f}  {min(p, q):7.2f}" for t, (p, q) in pairs.items()]
@@ -68,8 +74,8 @@ def _parts(target: float, draft: float) -> Iterator[Part]:
         yield Part(high - low, MISSING if missing else TOO_MUCH, label, hatched=not missing)
 
 
-_ENTRIES = [
-    (box_swatch(**SHARED), "min(p, q): accepted"),
-    (box_swatch(hatched=True, **TOO_MUCH), "said too often: rejected"),
-    (box_swatch(**MISSING), "said too seldom: drawn instead"),
+_MEANINGS = [
+    (SHARED, "min(p, q): accepted"),
+    (TOO_MUCH, "said too often: rejected"),
+    (MISSING, "said too seldom: drawn instead"),
 ]

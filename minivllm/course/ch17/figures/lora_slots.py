@@ -113,11 +113,13 @@ def _drawing(run: SlotRun, facts: str) -> Drawing:
     axis = StepAxis(run.steps[0], run.steps[-1])
     slots_end = TOP + ROW * len(run.slots)
     bottom = slots_end + GAP + ROW * len(run.requests) + 6
-    legend = [
-        (box_swatch(fill=NOBODY.solid), "runs, in the colour of its adapter"),
-        (box_swatch(hatched=True, **LOOKS["waits"]), "waits"),
-        (box_swatch(**LOOKS["skipped"]), "s, skipped: its adapter has no slot"),
-    ]
+    meanings = {
+        "runs": (box_swatch(fill=NOBODY.solid), "runs, in the colour of its adapter"),
+        "waits": (box_swatch(hatched=True, **LOOKS["waits"]), "waits"),
+        "skipped": (box_swatch(**LOOKS["skipped"]), "s, skipped: its adapter has no slot"),
+    }
+    used = {kind for cells in run.requests.values() for kind in cells.values()}
+    legend = [entry for kind, entry in meanings.items() if kind in used]
     head = "Adapters in slots"
     drawing = sheet(head, facts, _alt(run, facts), right=axis.right, bottom=bottom, legend=legend)
     axis.draw(drawing, bottom - 6)

@@ -6,7 +6,9 @@ import xml.etree.ElementTree as ET
 from collections.abc import Collection, Sequence
 from textwrap import wrap
 
-from minivllm.lab.viz.draw.layout import MARGIN, MAX_WIDTH
+from minivllm.lab.viz.draw.layout import HEADER_HEIGHT, MARGIN, MAX_WIDTH
+from minivllm.lab.viz.draw.marks import EDGE, Callout, draw_frame, draw_marks, place_marks
+from minivllm.lab.viz.draw.outlines import Box
 from minivllm.lab.viz.draw.palette import ACCENT, GREY
 from minivllm.lab.viz.draw.svg import Drawing, text_width
 from minivllm.lab.viz.draw.wording import listing, number
@@ -18,7 +20,6 @@ MARK_LINE = 17
 NARROWEST = 480  # a claim makes a figure at least as wide, if it needs it
 
 Mark = tuple  # a place, in one or several items, and the words at it
-Box = tuple[float, float, float, float]
 
 
 def told(text: str, alt: str, title: str | None, mark: Sequence[Mark]) -> tuple[str, str]:
@@ -37,42 +38,55 @@ def check_mark(mark: Sequence[Mark], places: Collection[tuple]) -> None:
 
 
 def add_claim(drawing: Drawing, claim: str | None, mark: Sequence[Mark]) -> None:
-    """Put a claim above the header, whose own title turns grey, and marks between it and the rest.
+    """Put a claim above the header, whose own title turns grey, and marks at their places.
 
-    Whatever is below the header moves down to make room.
+    Whatever is below the header moves down to make room. A mark for whose words there is no free
+    paper near its place has them in a row between the header and the rest.
     """
     check_mark(mark, drawing.places)
     root = drawing.root
     start = next(i for i, element in enumerate(root) if element.tag == "g")
     header, *rest = root[start:]
     texts = [text.text for text in header]
+    for element in [header, *rest]:
+        root.remove(element)
     width = float(root.get("width"))
-    height = float(root.get("height"))
-    callouts = [(drawing.places[tuple(place)], words) for *place, words in mark]
-    needed = min(NARROWEST, 2 * MARGIN + text_width(claim or "", 15, bold=True))
-    ends = [box[0] + 2 + text_width(words, bold=True) + MARGIN for box, words in callouts]
-    width = max(width, needed, min(MAX_WIDTH, max(ends, default=0)))
+    width = max(width, min(NARROWEST, 2 * MARGIN + text_width(claim or "", 15, bold=True)))
+    callouts = [
+        Callout(_name(place), drawing.places[tuple(place)], words) for *place, words in mark
+    ]
+    marked = place_marks(rest, callouts, width, float(root.get("height")))
+    far = [
+        callout for callout, spot in zip(marked.callouts, marked.spots, strict=True) if spot is None
+    ]
+    ends = [it.box[0] + 2 + text_width(it.words, bold=True) + MARGIN for it in far]
+    width = max(marked.width, min(MAX_WIDTH, max(ends, default=0)))
+    top = _draw_header(drawing, claim, texts, width)
+    rows = _rows(far, width)
+    down = top - HEADER_HEIGHT + (MARK_LINE * (1 + max(rows)) + 4 if rows else 0)
+    moved = ET.SubElement(root, "g", transform=f"translate(0 {down:g})")
+    moved.extend(marked.elements)
+    with drawing.shifted(down):
+        draw_marks(drawing, marked)
+    for callout, row in zip(far, rows, strict=True):
+        y = top + MARK_LINE * (max(rows) - row) + 11
+        _draw_far(drawing, callout, y=y, down=down, width=width)
+    drawing.resize(width, marked.height + down)
+
+
+def _draw_header(drawing: Drawing, claim: str | None, texts: list[str], width: float) -> float:
+    """Claim and grey lines; where what is below them begins."""
     lines = wrapped(claim, width - 2 * MARGIN, 15, True) if claim else texts[:1]
     greys = texts if claim else texts[1:]
     if text_width(" · ".join(greys)) <= width - 2 * MARGIN:
         greys = [" · ".join(greys)]
-    for element in [header, *rest]:
-        root.remove(element)
     with drawing.group():
         for i, line in enumerate(lines):
             y = MARGIN + 12 + CLAIM_LINE * i
             drawing.text(MARGIN, y, line, font_size=15, font_weight="bold")
         for i, line in enumerate(greys, 1):
             drawing.text(MARGIN, y + GREY_LINE * i, line, font_size=12, fill=GREY)
-    top = y + GREY_LINE * len(greys) + 10
-    rows = _rows(callouts, width)
-    down = top - 56.0 + (MARK_LINE * (1 + max(rows)) + 4 if rows else 0)
-    moved = ET.SubElement(root, "g", transform=f"translate(0 {down:g})")
-    moved.extend(rest)
-    for (box, words), row in zip(callouts, rows, strict=True):
-        y = top + MARK_LINE * (max(rows) - row) + 11
-        _draw_callout(drawing, box, words, y=y, down=down, width=width)
-    drawing.resize(width, height + down)
+    return y + GREY_LINE * len(greys) + 10.0
 
 
 def wrapped(text: str, width: float, font_size: float = 12, bold: bool = False) -> list[str]:
@@ -89,15 +103,16 @@ def _left(box: Box, words: str, width: float) -> float:
     return max(MARGIN, min(box[0] + 2, width - MARGIN - text_width(words, bold=True)))
 
 
-def _rows(callouts: Sequence[tuple[Box, str]], width: float) -> list[int]:
+def _rows(callouts: Sequence[Callout], width: float) -> list[int]:
     """The row of each callout's words from below: those further left are above, if they would meet.
 
     So no leader crosses the words of another.
     """
     spans: list[tuple[float, float, int]] = []
     rows = dict.fromkeys(range(len(callouts)), 0)
-    for i in sorted(rows, key=lambda i: -callouts[i][0][0]):
-        box, words = callouts[i]
+    for i in sorted(rows, key=lambda i: -callouts[i].box[0]):
+        box = callouts[i].box
+        words = callouts[i].words
         left = _left(box, words, width)
         right = max(box[0], left + text_width(words, bold=True)) + 8
         rows[i] = 1 + max((row for a, b, row in spans if a < right and left < b), default=-1)
@@ -105,16 +120,14 @@ def _rows(callouts: Sequence[tuple[Box, str]], width: float) -> list[int]:
     return list(rows.values())
 
 
-def _draw_callout(
-    drawing: Drawing, box: Box, words: str, y: float, down: float, width: float
-) -> None:
+def _draw_far(drawing: Drawing, callout: Callout, y: float, down: float, width: float) -> None:
     """A frame around a place, a leader along its left edge, and words at the leader's end."""
-    x, top, box_width, box_height = box
-    line = {"fill": "none", "stroke": ACCENT}
-    drawing.rect(x - 2, top + down - 2, box_width + 4, box_height + 4, rx=3, stroke_width=2, **line)
-    drawing.path(f"M{x - 2:g} {y + 3:g}V{top + down:g}", stroke_width=1.2, **line)
-    left = _left(box, words, width)
-    drawing.text(left, y, words, fill=ACCENT, font_weight="bold")
+    x, top, _, _ = callout.box
+    with drawing.group(data_mark=callout.name):
+        draw_frame(drawing, callout, down)
+        drawing.path(f"M{x - 2:g} {y + 3:g}V{top + down:g}", stroke_width=1.2, **EDGE)
+        left = _left(callout.box, callout.words, width)
+        drawing.text(left, y, callout.words, fill=ACCENT, font_weight="bold")
 
 
 def _name(place: Sequence) -> str:

@@ -8,7 +8,7 @@ from functools import cached_property
 from itertools import accumulate, pairwise
 
 from minivllm.lab.viz.draw.layout import HEADER_HEIGHT, MARGIN, MAX_WIDTH
-from minivllm.lab.viz.draw.palette import GREY, INK, LINE, Owner
+from minivllm.lab.viz.draw.palette import GREY, HAIRLINE, INK, LINE, Owner
 from minivllm.lab.viz.draw.svg import Drawing
 from minivllm.lab.viz.draw.wording import shorten
 from minivllm.utils.math_utils import cdiv
@@ -100,7 +100,7 @@ class StepAxis:
                     x = self.x(step + 0.5)
                     drawing.text(x, y, step)
                     if every > 1:
-                        drawing.path(f"M{x:.2f} {y + 4:g}V{bottom:g}", stroke="#dddddd")
+                        drawing.path(f"M{x:.2f} {y + 4:g}V{bottom:g}", stroke=HAIRLINE)
 
     def _draw_milliseconds(self, drawing: Drawing, bottom: float) -> None:
         """Round times on top, and hairlines below them."""
@@ -114,7 +114,7 @@ class StepAxis:
             for tick in range(int(total / every) + 1):
                 x = MARGIN + NAMES + tick * every * pixels / total
                 drawing.text(x, y, f"{tick * every:g}")
-                drawing.path(f"M{x:.2f} {y + 4:g}V{bottom:g}", stroke="#dddddd")
+                drawing.path(f"M{x:.2f} {y + 4:g}V{bottom:g}", stroke=HAIRLINE)
 
     def draw_lane(
         self, drawing: Drawing, y: float, name: str, limit_name: str, values: Sequence[int],

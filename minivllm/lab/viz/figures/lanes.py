@@ -127,8 +127,11 @@ def _drawing(runs: list[Run], alt: str) -> Drawing:
     facts = f"{count(len(runs), 'run')} of {count(most, 'request')} · a black bar is the end of one"
     heights = [HEAD + ROW * len(run.lanes) + GAP for run in runs]
     bottom = TOP + sum(heights)
+    used = {kind for run in runs for lane in run.lanes for kind, _, _ in lane.spans()}
     legend = [
-        (box_swatch(kind == "waiting", **_look(kind, NOBODY)), text) for kind, text in LOOKS.items()
+        (box_swatch(kind == "waiting", **_look(kind, NOBODY)), text)
+        for kind, text in LOOKS.items()
+        if kind in used
     ]
     drawing = sheet(title, facts, alt, right=axis.right, bottom=bottom, legend=legend)
     axis.draw(drawing, bottom - GAP)
@@ -178,5 +181,6 @@ def _text(runs: list[Run]) -> str:
                 cells += KINDS[kind] * (last - start + 1)
             name = pad(lane.owner.name(13), 16)
             lines.append(f"{name}{cells}|")
-    signs = [f"{sign} {LOOKS[kind]}" for kind, sign in KINDS.items()]
+    used = {kind for run in runs for lane in run.lanes for kind, _, _ in lane.spans()}
+    signs = [f"{sign} {LOOKS[kind]}" for kind, sign in KINDS.items() if kind in used]
     return "\n".join([*lines, "", "one column: a step  " + "  ".join([*signs, "| its end"])])
