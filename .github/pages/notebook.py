@@ -6,6 +6,7 @@ Outputs look as cells.js draws them when a reader runs the cell.
 import ast
 import json
 import re
+from base64 import b64decode, b64encode
 from html import escape
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from pygments.formatters import HtmlFormatter
 from pygments.lexers import PythonLexer
 
 from minivllm.exercises import quiz as QUIZZES
+from minivllm.lab.viz.draw.png import dark_png
 
 # Notebooks that run on their page, but for the cells with one of the tags below.
 ON_THEIR_PAGE = ("02", "03", "04", "04b", "05", "06", "06b", "07", "08", "08b", "22", "A1")
@@ -109,8 +111,13 @@ def output(it: dict) -> str:
     if "image/svg+xml" in data:
         return f'<div class="figure">{data["image/svg+xml"]}</div>'
     if "image/png" in data:
-        png = data["image/png"].replace("\n", "")
-        return f'<div class="figure"><img alt="{alt}" src="data:image/png;base64,{png}"></div>'
+        light = data["image/png"].replace("\n", "")
+        dark = b64encode(dark_png(b64decode(light))).decode()
+        return (
+            '<div class="figure"><picture><source media="(prefers-color-scheme: dark)" '
+            f'srcset="data:image/png;base64,{dark}">'
+            f'<img alt="{alt}" src="data:image/png;base64,{light}"></picture></div>'
+        )
     if "text/html" in data:
         return f'<div class="html">{data["text/html"]}</div>'
     if "text/markdown" in data:  # a listing of our own source

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from minivllm.lab.viz.draw.claim import Mark
 from minivllm.lab.viz.draw.figure import Figure, finish
-from minivllm.lab.viz.draw.layout import HEADER_HEIGHT, MARGIN, NOBODY, sheet
+from minivllm.lab.viz.draw.layout import HEADER_HEIGHT, MARGIN, sheet
 from minivllm.lab.viz.draw.palette import GREY, Owner, nth_owner
 from minivllm.lab.viz.draw.svg import Drawing
 from minivllm.utils.validation import check, is_int
@@ -36,7 +36,7 @@ def key_lanes(
     check(is_int(num_keys, 1) and num_keys <= MOST, "num_keys", num_keys, f"1 to {MOST}")
     check(is_int(head_dim, SHOWN + 2), "head_dim", head_dim, f"at least {SHOWN + 2}")
     numbers = [*range(SHOWN), None, head_dim - 1]  # None: those that are left out
-    owners = [*(nth_owner(f"k{key}", key) for key in range(MOST - 1)), NOBODY][:num_keys]
+    owners = [nth_owner(f"k{key}", key) for key in range(num_keys)]
     head = "Keys in a block, and in lanes"
     facts = f"{num_keys} keys of {head_dim} numbers; a cell has the place of a number in its key"
     top = HEADER_HEIGHT + 38

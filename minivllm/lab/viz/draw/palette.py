@@ -1,7 +1,8 @@
 """Palette: a letter and a colour for each request, by order of arrival.
 
-The colours are Okabe and Ito's, which colour-blind people can tell apart. They repeat after seven;
-letters never do, so a figure is read by its letters and only helped by its colours.
+The colours are Okabe and Ito's seven, which colour-blind people can tell apart, and a dark one that
+is none of them. They repeat after eight; letters never do, so a figure is read by its letters and
+only helped by its colours.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ ON_DARK = "#fefefe"  # text on a full colour, which no page changes
 ON_LIGHT = "#1b1b1b"
 
 OKABE_ITO = ("#0072b2", "#e69f00", "#009e73", "#d55e00", "#56b4e9", "#cc79a7", "#f0e442")
+OWNERS = (*OKABE_ITO, "#882255")
 
 
 @dataclass(frozen=True)
@@ -137,7 +139,7 @@ class Arrivals:
 
 def nth_owner(seq_id: str, index: int) -> Owner:
     """The owner that is number ``index`` to arrive, from 0."""
-    return _coloured(seq_id, letter(index), OKABE_ITO[index % len(OKABE_ITO)])
+    return _coloured(seq_id, letter(index), OWNERS[index % len(OWNERS)])
 
 
 def item_owner(identifier: str, index: int) -> Owner:
@@ -180,8 +182,8 @@ def _mix(colour: str, other: int, amount: float) -> str:
 # Amounts of white or black in the colours of a request's samples; the first has none.
 TINTS = ((255, 0.35), (0, 0.35), (255, 0.6))
 
-_SAMPLES = [_mix(colour, *tint) for colour in OKABE_ITO for tint in TINTS]
-KEPT = {ON_DARK, ON_LIGHT, *OKABE_ITO, *_SAMPLES}
+_SAMPLES = [_mix(colour, *tint) for colour in OWNERS for tint in TINTS]
+KEPT = {ON_DARK, ON_LIGHT, *OWNERS, *_SAMPLES}
 
 
 def _luminance(colour: str) -> float:
@@ -196,7 +198,7 @@ def _luminance(colour: str) -> float:
 # Every pair of a solid colour and the ink upon it that owners have, numbered for a style sheet.
 COLOURS = {
     (owner.solid, owner.ink): index
-    for index, owner in enumerate(_coloured("", "", solid) for solid in (*OKABE_ITO, *_SAMPLES))
+    for index, owner in enumerate(_coloured("", "", solid) for solid in (*OWNERS, *_SAMPLES))
 }
 
 # The same colours in their order, with the small text that a page writes on them: the one of black

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from minivllm.lab.viz.draw.claim import Mark, told
 from minivllm.lab.viz.draw.figure import Plot
+from minivllm.lab.viz.draw.free_spot import MARK_SIZE, free_spot
 from minivllm.lab.viz.draw.palette import ACCENT, GREY, INK, LINE
 from minivllm.lab.viz.draw.wording import number
 from minivllm.utils.validation import check
@@ -90,6 +91,8 @@ def plot(
                         fontweight="bold", color=INK)  # fmt: skip
         for axes in figure.axes:
             axes.set_title(axes.get_title("left"), loc="left", fontsize=10, color=GREY)
+    if mark:
+        figure.draw_without_rendering()  # so that it is known where everything is
     for *place, x, y, words in mark:
         name = place[0] if place else next(iter(named))
         allowed = f"(panel, x, y, text) with a panel of {list(named)}"
@@ -101,17 +104,17 @@ def plot(
 
 
 def _annotate(axes: Axes, x: float, y: float, words: str) -> None:
-    """A ring around the point, and words beside it, on the side where there is more room."""
+    """A ring around the point, and words beside it, where they cover the least of the curves."""
     left, right = axes.get_xlim()
     low, high = axes.get_ylim()
     inside = min(left, right) <= x <= max(left, right) and min(low, high) <= y <= max(low, high)
     allowed = f"x from {number(left)} to {number(right)}, y from {number(low)} to {number(high)}"
     check(inside, "mark", (x, y), allowed)
-    across, up = axes.transAxes.inverted().transform(axes.transData.transform((x, y)))
+    lines = "\n".join(wrap(words, 32))
+    right, up = free_spot(axes, (x, y), lines)
     axes.annotate(
-        "\n".join(wrap(words, 32)), (x, y),
-        xytext=(-22 if across > 0.5 else 22, -24 if up > 0.5 else 24), fontsize=9,
-        textcoords="offset points", ha="right" if across > 0.5 else "left", color=ACCENT, zorder=9,
+        lines, (x, y), xytext=(right, up), fontsize=MARK_SIZE, textcoords="offset points",
+        ha="left" if right > 0 else "right", va="center", color=ACCENT, zorder=9,
         fontweight="bold", arrowprops={"arrowstyle": "-", "color": ACCENT, "shrinkB": 6},
         bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1},
     )  # fmt: skip

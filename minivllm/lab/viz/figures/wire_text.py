@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from minivllm.lab.viz.draw.claim import Mark
 from minivllm.lab.viz.draw.figure import Figure, finish
 from minivllm.lab.viz.draw.layout import HEADER_HEIGHT, MARGIN, box_swatch, sheet
-from minivllm.lab.viz.draw.palette import LINE, ON_DARK, ON_LIGHT
+from minivllm.lab.viz.draw.palette import INK, LINE, ON_DARK, ON_LIGHT
 from minivllm.lab.viz.draw.svg import MONO, text_width
 from minivllm.lab.viz.draw.wording import count
 from minivllm.lab.viz.figures.wire import PARTS, parts_of
@@ -17,6 +17,7 @@ COLUMNS = 92  # characters of a line
 LINE_HEIGHT = 24
 SIZE = 12
 MOST_BYTES = 1500
+INKS = {"head": ON_DARK, "JSON": INK}  # on a dark page the paper of JSON is dark, too
 
 Piece = tuple[str, str, bool]  # part, characters, whether they are the first of it
 
@@ -55,8 +56,10 @@ def wire_text(received: bytes, title: str | None = None, mark: Sequence[Mark] = 
             drawing.rect(x, y, width, LINE_HEIGHT - 6, fill=PARTS[kind][0])
             # as wide as its box, whatever font a machine has
             fitted = {"textLength": width, "lengthAdjust": "spacingAndGlyphs"}
-            ink = {"fill": ON_DARK} if kind == "head" else {"fill": ON_LIGHT}
-            drawing.text(x, y + 13, text.replace(" ", "\xa0"), font_family=MONO, **ink, **fitted)
+            fill = INKS.get(kind, ON_LIGHT)
+            drawing.text(
+                x, y + 13, text.replace(" ", "\xa0"), font_family=MONO, fill=fill, **fitted
+            )
             if is_first and (kind,) not in drawing.places:
                 drawing.place((kind,), x, y, width, LINE_HEIGHT - 6)
             x += width
