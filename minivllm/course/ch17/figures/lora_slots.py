@@ -43,6 +43,11 @@ class SlotRun:
         """Names in the order in which their first request came."""
         return list(dict.fromkeys(name for name in self.adapter_of.values() if name != BASE))
 
+    @property
+    def kinds(self) -> set[str]:
+        """Those of "waits", "skipped" and "runs" that some request has."""
+        return {kind for cells in self.requests.values() for kind in cells.values()}
+
     def stretches(self, cells: dict[int, str], slot: int | None = None) -> list[Stretch]:
         """Neighbours that are alike; a load begins another one."""
         number = 0
@@ -113,13 +118,12 @@ def _drawing(run: SlotRun, facts: str) -> Drawing:
     axis = StepAxis(run.steps[0], run.steps[-1])
     slots_end = TOP + ROW * len(run.slots)
     bottom = slots_end + GAP + ROW * len(run.requests) + 6
-    meanings = {
-        "runs": (box_swatch(fill=NOBODY.solid), "runs, in the colour of its adapter"),
-        "waits": (box_swatch(hatched=True, **LOOKS["waits"]), "waits"),
-        "skipped": (box_swatch(**LOOKS["skipped"]), "s, skipped: its adapter has no slot"),
-    }
-    used = {kind for cells in run.requests.values() for kind in cells.values()}
-    legend = [entry for kind, entry in meanings.items() if kind in used]
+    legend = [(box_swatch(fill=NOBODY.solid), "runs, in the colour of its adapter")]
+    if "waits" in run.kinds:
+        legend.append((box_swatch(hatched=True, **LOOKS["waits"]), "waits"))
+    if "skipped" in run.kinds:
+        told = "s, skipped: its adapter has no slot"
+        legend.append((box_swatch(**LOOKS["skipped"]), told))
     head = "Adapters in slots"
     drawing = sheet(head, facts, _alt(run, facts), right=axis.right, bottom=bottom, legend=legend)
     axis.draw(drawing, bottom - 6)
@@ -229,5 +233,7 @@ def _text(run: SlotRun, facts: str) -> str:
         own = letters[run.adapter_of[name]]
         signs = "".join(SIGNS.get(cells[s], own) if s in cells else " " for s in run.steps)
         lines.append(f"{pad(f'{name} {run.adapter_of[name]}', 22)}{signs}".rstrip())
-    told = "  ".join(f"{letters[name]} {name}" for name in run.adapters)
-    return "\n".join([*lines, "", f"{told}  capital: loaded  • base  ░ waits  s skipped"])
+    told = [f"{letters[name]} {name}" for name in run.adapters] + ["capital: loaded"]
+    told += ["• base"] if BASE in run.adapter_of.values() else []
+    told += [f"{sign} {kind}" for kind, sign in SIGNS.items() if kind in run.kinds]
+    return "\n".join([*lines, "", "  ".join(told)])
