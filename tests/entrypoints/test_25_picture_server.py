@@ -138,7 +138,7 @@ def test_a_client_s_uuid_makes_no_two_pictures_one(server):
         assert named[0] != named[1]
         alone = ask(client, "q", {"type": "image_url", "image_url": None, "uuid": "cat"})
         assert alone.status_code == 400
-        assert "has neither data nor a uuid" in alone.json()["error"]["message"]
+        assert "a uuid alone names nothing here" in alone.json()["error"]["message"]
 
 
 @pytest.mark.parametrize(
