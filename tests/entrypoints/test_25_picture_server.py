@@ -185,6 +185,16 @@ def test_a_completion_has_no_pictures(server):
         assert client.post("/v1/completions", json=asked).status_code == 200, "this is a text"
 
 
+def test_metrics_have_the_processor_cache(server):
+    with server.client() as client:
+        ask(client, "a", image_part(A))
+        lines = client.get("/metrics").text.splitlines()
+    counted = {line.split("{")[0]: float(line.split()[-1]) for line in lines if "mm_cache" in line
+               and not line.startswith("#") and "_total" in line}  # fmt: skip
+    assert counted["vllm:mm_cache_queries_total"] >= 1
+    assert counted.keys() == {"vllm:mm_cache_queries_total", "vllm:mm_cache_hits_total"}
+
+
 def test_a_large_body_is_refused_before_it_is_read(server):
     with server.client() as client:
         answer = ask(client, "a", image_part("data:image/png;base64," + "A" * (33 * 2**20)))
