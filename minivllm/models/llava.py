@@ -16,7 +16,7 @@ from minivllm.attention.backend import AttentionBackend
 from minivllm.models.language_half import language_half, placeholder_id
 from minivllm.models.layers import get_act_fn
 from minivllm.models.linear import Linear
-from minivllm.models.model_config import ModelConfig
+from minivllm.models.model_config import ModelConfig, check_sizes
 from minivllm.models.multimodal import Item, MultiModalEncoder
 from minivllm.models.vision.clip import CLIPVisionModel
 from minivllm.models.vision.siglip import SiglipVisionModel
@@ -78,6 +78,7 @@ class LlavaForConditionalGeneration(MultiModalEncoder):
         """
         kind = hf.vision_config.model_type
         check(kind in TOWERS, "vision_config.model_type", kind, f"one of {', '.join(TOWERS)}")
+        check_sizes(hf.vision_config, "vision_config.")
         feature_layers(hf)
         get_act_fn(hf.projector_hidden_act)
         strategy = hf.vision_feature_select_strategy

@@ -27,6 +27,9 @@ _MOST = {  # of each size: memory is asked for by it
     "vocab_size": 2**24, "hidden_size": 2**20, "intermediate_size": 2**20,
     "num_hidden_layers": 2**12, "num_attention_heads": 2**12, "num_key_value_heads": 2**12,
     "head_dim": 2**10, "max_position_embeddings": 2**22,
+    # of towers
+    "image_size": 2**14, "patch_size": 2**10, "num_channels": 2**10, "embed_dim": 2**20,
+    "in_channels": 2**10, "mlp_ratio": 2**10, "num_mel_bins": 2**14, "max_source_positions": 2**20,
 }  # fmt: skip
 
 
@@ -258,7 +261,7 @@ class ModelConfig:
         """
         whole = hf
         hf = whole.get_text_config()
-        _check_sizes(hf)
+        check_sizes(hf)
         eos_ids: set[int] = set()
         for ids in (hf.eos_token_id, generation.get("eos_token_id")):
             # one outside the vocabulary is what a config of another model has left over
@@ -320,11 +323,17 @@ def require(hf, **values) -> None:
             raise ValueError(f"{name}={value!r} in config.json is not supported; only {only!r} is.")
 
 
-def _check_sizes(hf) -> None:
+def check_sizes(hf: Any, part: str = "") -> None:
+    """Raise ``ValueError`` for a size that memory cannot be asked for.
+
+    Args:
+        hf: a Hugging Face config.
+        part: of a whole config that it is, such as "vision_config."; "": all of it.
+    """
     for name, most in _MOST.items():
         value = getattr(hf, name, None)
         ok = value is None or (is_int(value, 1) and value <= most)
-        check(ok, f"{name} in config.json", value, f"an integer from 1 to {most}")
+        check(ok, f"{part}{name} in config.json", value, f"an integer from 1 to {most}")
 
 
 def _torch_dtype(hf: Any) -> torch.dtype:

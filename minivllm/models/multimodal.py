@@ -25,6 +25,7 @@ from minivllm.models.layers import MLP, LayerNorm
 from minivllm.models.model_config import ModelConfig
 from minivllm.models.mrope import MRopePositions
 from minivllm.multimodal.inputs import MultiModalFeatureSpec
+from minivllm.utils.validation import check
 
 Weights = Iterable[tuple[str, torch.Tensor]]
 Item = Mapping[str, np.ndarray]  # a picture or a sound, as its processor has made it
@@ -32,7 +33,11 @@ Item = Mapping[str, np.ndarray]  # a picture or a sound, as its processor has ma
 
 @dataclass(frozen=True)
 class TowerConfig:
-    """Sizes of a tower: a ``BlockSizes`` without grouped heads, with biases everywhere."""
+    """Sizes of a tower: a ``BlockSizes`` without grouped heads, with biases everywhere.
+
+    Raises:
+        ValueError: if its heads do not divide its width.
+    """
 
     hidden_size: int
     intermediate_size: int
@@ -43,6 +48,11 @@ class TowerConfig:
     qkv_bias: bool = True
     o_bias: bool = True
     mlp_bias: bool = True
+
+    def __post_init__(self):
+        ok = self.hidden_size % self.num_heads == 0
+        allowed = f"a divisor of the tower's width, {self.hidden_size}"
+        check(ok, "attention heads of a tower in config.json", self.num_heads, allowed)
 
     @property
     def num_kv_heads(self) -> int:

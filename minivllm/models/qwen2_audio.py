@@ -16,7 +16,7 @@ from minivllm.attention.backend import AttentionBackend
 from minivllm.models.audio.qwen2_audio import Qwen2AudioEncoder, num_embeds
 from minivllm.models.language_half import language_half, placeholder_id
 from minivllm.models.linear import Linear
-from minivllm.models.model_config import ModelConfig, require
+from minivllm.models.model_config import ModelConfig, check_sizes, require
 from minivllm.models.multimodal import Item, MultiModalEncoder, Weights
 
 
@@ -54,6 +54,7 @@ class Qwen2AudioForConditionalGeneration(MultiModalEncoder):
     @classmethod
     def read_config(cls, hf: Any) -> dict[str, Any]:
         """See ``MultiModalEncoder.read_config``."""
+        check_sizes(hf.audio_config, "audio_config.")
         require(hf.audio_config, scale_embedding=False)
         return language_half(hf) | {
             "multimodal_architecture": cls.__name__,

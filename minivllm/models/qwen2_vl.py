@@ -12,7 +12,7 @@ import torch
 
 from minivllm.attention.backend import AttentionBackend
 from minivllm.models.language_half import language_half, placeholder_id
-from minivllm.models.model_config import ModelConfig, require
+from minivllm.models.model_config import ModelConfig, check_sizes, require
 from minivllm.models.mrope import Grid, MRopePositions
 from minivllm.models.multimodal import Item, MultiModalEncoder
 from minivllm.models.qwen2 import Qwen2ForCausalLM
@@ -47,6 +47,7 @@ class Qwen2VLForConditionalGeneration(MultiModalEncoder):
         Raises:
             ValueError: for sections that are not a head's, or another size of merged squares.
         """
+        check_sizes(hf.vision_config, "vision_config.")
         require(hf.vision_config, spatial_merge_size=2, temporal_patch_size=2)
         found = language_half(hf, decoder=Qwen2ForCausalLM)
         rope = found["rope"]

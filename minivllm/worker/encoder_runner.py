@@ -108,7 +108,10 @@ class EncoderRunner:
                 last = min(place.end, start + num_new)
                 if positions is not None:  # such items have no breaks
                     axes.append(positions.axes(first, last - first))
-                for position in range(first, last):
-                    if place.is_embed is None or place.is_embed[position - place.offset]:
-                        rows.append(begin + position - start)
+                is_embed = place.is_embed
+                rows += [
+                    begin + position - start
+                    for position in range(first, last)
+                    if is_embed is None or is_embed[position - place.offset]
+                ]
         return Placeholders(rows, torch.cat(pieces), axes) if rows else None

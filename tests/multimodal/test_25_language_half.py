@@ -1,4 +1,4 @@
-"""What concerns the language half alone: adapters and quantized checkpoints of the whole model."""
+"""Adapters and quantized checkpoints of a whole model, which concern its language half alone."""
 
 import json
 import shutil

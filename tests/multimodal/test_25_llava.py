@@ -113,6 +113,8 @@ def test_a_tensor_too_many_and_one_that_is_missing_are_named(checkpoint, tmp_pat
         ({"image_token_index": 97}, "image_token_id in config.json must be a token, from 0 to 96"),
         ({"vision_feature_layer": -5}, "vision_feature_layer must be integers from -4 to 3"),
         ({"vision_feature_layer": []}, "vision_feature_layer must be integers"),
+        ({"vision_config": {"model_type": "clip_vision_model", "image_size": 2**20}},
+         "vision_config.image_size in config.json must be an integer from 1 to 16384"),
         ({"projector_hidden_act": "tanh3"}, "hidden_act='tanh3'"),
         ({"vision_config": {"model_type": "dinov2"}}, "vision_config.model_type must be one of cl"),
         ({"text_config": {"model_type": "gemma"}}, "text_config.model_type must be one of llama"),
