@@ -11,7 +11,7 @@ GUESS = re.compile(r"^((?:my_\w+, )*my_\w+) =", re.MULTILINE)
 # Cells that still have their answer in them, or far behind. The list may only shrink.
 ANSWERED_ELSEWHERE = {
     ("05", "lanes-ahead"),  # asked in a text, answered in the cell that has the default
-    ("A5", "cell-05"),  # answered by a table that says nothing of the guess
+    ("A5", "cell-05"),  # answered where both models have run
     ("13b", "cell-04"),  # answered after five cells that define what is counted
 }
 # Cells with three outputs. The list may only shrink.
@@ -56,7 +56,7 @@ def test_a_guess_has_a_cell_of_its_own_and_the_next_one_says_what_was_guessed(le
 
 
 def test_a_cell_has_at_most_two_outputs(lecture):
-    """What it prints is one of them, and each listing and each picture."""
+    """Printed lines are one of them, and so is each listing and each picture."""
     number, cells = lecture
     found = {(number, cell.id) for cell in cells if len(cell.outputs) > 2}
     assert found == {place for place in THREE_OUTPUTS if place[0] == number}
