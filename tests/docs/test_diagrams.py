@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from minivllm.course.chapters import CHAPTERS
+from minivllm.trace.records import BlockCopied, Preempted, Scheduled
 
 HERE = Path(__file__).parents[2] / "diagrams"
 SVG = "{http://www.w3.org/2000/svg}"
@@ -44,6 +45,55 @@ def words(name):
 def test_the_committed_picture_is_current(name):
     committed = (HERE / f"{name}.svg").read_text(encoding="utf-8")
     assert draw.draw_diagram(name).svg == committed, "run: python diagrams/draw.py"
+
+
+clips = draw.load("clips")
+
+
+@pytest.fixture(params=clips.CLIPS)
+def clip(request):
+    return request.param
+
+
+def test_a_clip_is_what_its_run_says(clip):
+    committed = (HERE / clip).read_text(encoding="utf-8")
+    assert clips.draw_clip(clips.CLIPS[clip]()) == committed, "run: python diagrams/clips.py"
+    assert len(committed.encode()) < 300_000
+
+
+def test_a_clip_shows_one_step_after_the_other_and_stands_still_for_who_asks(clip):
+    """Each frame is seen for an equal part of 6 to 12 seconds; without a style one is seen."""
+    root = ET.parse(HERE / clip).getroot()
+    style = root.find(f"{SVG}style").text
+    moving = re.search(r"@media \(prefers-reduced-motion:no-preference\)\{(.*?)\}\}", style)[1]
+    assert style.count("animation") == moving.count("animation"), "nothing moves but there"
+    seconds = float(re.search(r"shown ([\d.]+)s step-end infinite", moving)[1])
+    frames = [group for group in root if group.get("data-frame") is not None]
+    assert 6 <= seconds <= 12
+    assert 6 <= len(frames) <= 12
+    delays = re.findall(r'\[data-frame="(\d+)"\]\{animation-delay:-([\d.]+)s', moving)
+    begins = {int(frame): seconds - float(delay) for frame, delay in delays}
+    assert begins == pytest.approx({i: i * seconds / len(frames) for i in range(len(frames))})
+    assert sum(group.get("visibility") != "hidden" for group in frames) == 1
+    told = root.find(f"{SVG}desc").text
+    assert all(f"Step {number}: " in told for number in range(len(frames)))
+    tags = {element.tag.removeprefix(SVG) for element in root.iter()}
+    assert tags <= {"svg", "title", "desc", "style", "defs", "pattern", "g", "rect", "path", "text"}
+
+
+def test_clips_show_what_their_claims_say():
+    """From the traces: a prefill beside decodes, a copy of a shared block, a return."""
+    records = {name: make().trace.records for name, make in clips.CLIPS.items()}
+    shared = records["clip_shared_step.svg"]
+    steps = {}
+    for record in shared:
+        if isinstance(record, Scheduled):
+            steps.setdefault(record.step, {})[record.seq_id] = record.num_tokens
+    assert {"A": 1, "B": 1, "C": 6} in steps.values()
+    assert any(isinstance(record, BlockCopied) for record in records["clip_shared_block.svg"])
+    back = records["clip_preemption.svg"]
+    assert [r.seq_id for r in back if isinstance(r, Preempted)] == ["B"]
+    assert [r.num_tokens for r in back if isinstance(r, Scheduled) and r.kind == "resumed"] == [9]
 
 
 def test_it_is_readable_on_github(name):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import re
 import xml.etree.ElementTree as ET
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 from minivllm.lab.viz.draw.palette import GREY, INK, PAPER, dark
@@ -119,6 +119,10 @@ class Drawing:
             edge = {"fill": PAPER, "stroke": PAPER, "stroke_width": 3, "stroke_linejoin": "round"}
             self._add("text", None, x=x, y=y, **attributes | edge).text = content
         self._add("text", None, x=x, y=y, **attributes).text = content
+
+    def extend(self, elements: Iterable[ET.Element]) -> None:
+        """Add elements of another drawing, with their own ids."""
+        self._parent.extend(elements)
 
     def hatch(self, x, y, width, height) -> None:
         """Diagonal lines over whatever is there."""
