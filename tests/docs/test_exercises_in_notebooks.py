@@ -22,6 +22,11 @@ LAB = re.compile(rf"\blabs\.({'|'.join(LABS)})\b")
 BORROWED = {"chA1.at_most": "A2"}  # asked again there, with another seed
 
 
+def is_report(cell) -> bool:
+    """A cell that shows, folded, what a pass looks like."""
+    return "report" in cell.metadata.get("tags", [])
+
+
 @pytest.fixture(params=NOTEBOOKS, ids=lambda path: path.stem.partition("_")[0])
 def section(request):
     """The number of a notebook, and the cells under its heading "Exercises"."""
@@ -30,7 +35,7 @@ def section(request):
         headings = re.findall(r"^## (.*)$", cell.source, re.MULTILINE)
         if cell.cell_type == "markdown" and headings:
             inside = headings[-1] == "Exercises"
-        if inside:
+        if inside and not is_report(cell):
             cells.append(cell)
     return request.param.stem.partition("_")[0], cells
 
@@ -69,6 +74,22 @@ def test_exercises_labs_and_the_quiz_are_asked_in_one_form(section):
     its_quiz = re.search(rf"""^ask\(quiz\[["']{number}["']\]""", "\n".join(code), re.MULTILINE)
     assert in_one_form
     assert its_quiz
+
+
+@pytest.mark.parametrize("path", ALL, ids=lambda path: path.stem.partition("_")[0])
+def test_no_lab_arrives_solved(path):
+    """Its cell has None for an answer; what a pass looks like is folded, in a cell of its own."""
+    for cell in nbformat.read(path, as_version=4).cells:
+        if cell.cell_type != "code":
+            continue
+        if asked := re.search(r"^ask\(labs\.\w+, (.*)\)", cell.source, re.MULTILINE):
+            assert re.search(rf"^{asked[1]} = None\b", cell.source, re.MULTILINE), cell.source
+            assert "not solved yet" in shown(cell)
+        assert ".solution" not in cell.source
+        assert is_report(cell) == (".show_pass()" in cell.source)
+        if is_report(cell):
+            assert cell.metadata.jupyter.outputs_hidden
+            assert shown(cell).startswith("passed")
 
 
 def test_nothing_is_asked_that_is_no_exercise(section):

@@ -354,6 +354,25 @@ WITH_PICTURES = {
 }
 
 
+def test_pages_speak_plainly():
+    """The guide, the teacher's pages, and what a browser runs or a report prints."""
+    pages = [
+        *PACKAGE.parent.glob("notebooks/**/*.md"),
+        *PACKAGE.parent.glob(".github/*.md"),
+        PACKAGE.parent / "README.md",
+    ]
+    scripts = [path for ending in ("js", "html", "toml") for path in PACKAGE.rglob(f"*.{ending}")]
+    written = [path for path in scripts if "data" not in path.parts]  # not the model's own texts
+    vague = re.compile(r"\b(?:whoever|somebody|nobody|in\s+vain|so\s+many\s+of)\b", re.IGNORECASE)
+    found = [
+        f"{path.relative_to(PACKAGE.parent)}: {line.strip()}"
+        for path in sorted([*pages, *written])
+        for line in path.read_text(encoding="utf-8").splitlines()
+        if vague.search(line)
+    ]
+    assert not found, "\n".join(found)
+
+
 def test_the_package_speaks_plainly():
     """Comments and docstrings everywhere; other strings, too, except for exercises and figures."""
     found = []

@@ -406,7 +406,7 @@ def test_a_handout_has_the_students_seeds_and_nbgraders_cells(tmp_path):
     places = "# Core: places\nmy_places = None  # [(_, _)]\n"
     cells = (f"{places}ask(ch03.translation(seed=0), my_places)", "1",
              "my_tables = None\nask(ch03.tables(seed=2), my_tables)",
-             "Mine = labs.allocate_slots.solution\nask(labs.allocate_slots, Mine)",
+             "Mine = None\nask(labs.allocate_slots, Mine)",
              'my_letters = None\nask(quiz["03"], my_letters)',
              "my_tables = None\nask(ch03.tables(seed=0), my_tables)")  # fmt: skip
     source = notebook(tmp_path / "03.ipynb", *cells)
@@ -434,6 +434,26 @@ def test_a_handout_has_the_students_seeds_and_nbgraders_cells(tmp_path):
         assert (test.grade, test.locked, test.points, test.schema_version) == (True, True, 1, 3)
     drawn = [cell.source for cell in copy.cells if cell.source.startswith("ch03.tables")]
     assert drawn == ['ch03.tables(seed=my_seed + "2")', "ch03.tables(seed=my_seed)"]
+
+
+def test_a_handout_leaves_out_what_a_pass_looks_like(tmp_path, monkeypatch, capsys):
+    source = notebook(tmp_path / "07.ipynb", "mine = None\nask(labs.cap, mine)", number="07")
+    made = nbformat.read(source, as_version=4)
+    report = nbformat.v4.new_code_cell("labs.cap.show_pass()", metadata={"tags": ["report"]})
+    made.cells.append(report)
+    nbformat.write(made, source)
+    done = minivllm("lab", "handout", source, "--student", "a", "--to", tmp_path / "out")
+    assert done.exit_code == 0, done.output
+    assert "show_pass" not in (tmp_path / "out" / "07.ipynb").read_text()
+    labs.cap.show_pass()
+    labs.allocate_slots.show_pass()
+    shown = capsys.readouterr().out
+    assert shown.count("passed   ") == 6
+    monkeypatch.setenv("MINIVLLM_GRADEBOOK", str(tmp_path / "book"))
+    labs.cap.show_pass()
+    labs.allocate_slots.show_pass()
+    assert capsys.readouterr().out == "left out\nleft out\n"
+    assert not (tmp_path / "book").exists()
 
 
 def test_a_locked_cell_gives_points_or_raises(capsys):

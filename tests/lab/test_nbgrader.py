@@ -26,7 +26,7 @@ CELLS = (
     "from minivllm.exercises import ask, ch03, labs, quiz",
     "# Core\nmy_places = None  # [(_, _, _), ...]\nask(ch03.translation(seed=0), my_places)",
     "my_block_size = None\nask(ch03.block_size(seed=0), my_block_size)",
-    "MyManager = labs.allocate_slots.solution  # yours\nask(labs.allocate_slots, MyManager)",
+    "MyManager = None  # a class\nask(labs.allocate_slots, MyManager)",
     '# Quiz\nmy_letters = None  # like "a b c a b"\nask(quiz["03"], my_letters)',
 )
 

@@ -29,6 +29,7 @@ class FunctionExercise(Exercise):
         mistakes: by explanation, a function that makes this mistake.
         explain: called with arguments, a wrong answer and the right one; raises ``NotYet`` if it
             knows the mistake.
+        otherwise: called with the same if no mistake fits; returns why the answer is wrong, or "".
     """
 
     def __init__(
@@ -41,12 +42,14 @@ class FunctionExercise(Exercise):
         learnt: str,
         mistakes: Mapping[str, Callable] = NONE,
         explain: Callable[[tuple, Any, Any], None] = no_more_to_say,
+        otherwise: Callable[[tuple, Any, Any], str | None] = no_more_to_say,
     ):
         super().__init__(self._judge, hint, solution, question, {"first_calls": calls[:3]})
         self.calls = calls
         self.learnt = learnt
         self.mistakes = mistakes
         self.explain = explain
+        self.otherwise = otherwise
 
     def solve(self) -> Callable:
         return self.solution()
@@ -64,6 +67,7 @@ class FunctionExercise(Exercise):
                     continue
                 self.explain(arguments, got, right)
                 mistake = self._mistake(answer, arguments, got, right)
+                mistake = mistake or self.otherwise(arguments, got, right)
             except NotYet:
                 raise
             except Exception as error:  # there is no end to what a function may do

@@ -33,7 +33,7 @@ def masked_add_runs(seed: int) -> Iterator[KernelRun]:
         x = _numbers(n, generator, behind)
         present = torch.ones(SPACE, dtype=torch.int32)
         present[:n] = torch.randint(2, (n,), generator=generator)
-        y = torch.where(present != 0, _numbers(n, generator, behind), behind)
+        y = torch.where(present != 0, _numbers(n, generator, behind), NAN)
         taken = torch.where(present != 0, y, 0)
         arrays = {
             "out": _output(n, behind), "x": _array(x, n, behind),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import inspect
 import textwrap
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from minivllm.course.ch10.kernel_memory import Array, Memory, Program
 from minivllm.course.grading.function_lab import Passed, WrongEntry, call
 from minivllm.course.grading.run import Fault
 from minivllm.lab.viz import Figure, program_loads
+from minivllm.lab.viz.draw.wording import count
 
 TOLERANCE = 1e-3
 
@@ -233,7 +235,7 @@ def _same_for_all(memory: Memory, verb: str, notes: dict) -> Iterator[str]:
 
 def _drawn(memory: Memory, run: KernelRun) -> Figure | None:
     """Draw what each program loads of one array, as far as it came; None if it loads nothing."""
-    noun = "numbers" if run.unit == 1 else "blocks"
+    noun = "number" if run.unit == 1 else "block"
     boxes = {}
     mark = []
     for program, offsets in memory.loaded.get(run.drawn, {}).items():
@@ -244,5 +246,10 @@ def _drawn(memory: Memory, run: KernelRun) -> Figure | None:
             mark = [(called, place, memory.fault.partition("; ")[2])]
     if not boxes:
         return None
-    title = f"What your kernel loads of {run.drawn}, in {noun}: {run.name}"
-    return program_loads(boxes, title=title, mark=mark, noun=noun)
+    times = Counter(box for row in boxes.values() for box in row)
+    again = sum(number > 1 for number in times.values())
+    often = f"{again} of them more than once" if again else "each once"
+    title = f"{run.name}: {count(len(times), noun)} of {run.drawn} loaded, {often}"
+    if mark:
+        title = f"{mark[0][0].capitalize()} loads from {run.drawn} what is not there"
+    return program_loads(boxes, title=title, mark=mark, noun=f"{noun}s")

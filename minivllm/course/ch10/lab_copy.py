@@ -29,7 +29,8 @@ def my_masked_add(out, x, y, present, n, BLOCK):
     Specification: out[:n] = x[:n] + torch.where(present[:n] != 0, y[:n], 0)
 
     present is int32, 0 or 1. Where it is 0, y is NaN: 0 * NaN is NaN, so such a number must not be
-    loaded. tl.load(pointers, mask=..., other=0.0) gives 0.0 where the mask is False.
+    loaded. tl.load(pointers, mask=..., other=0.0) gives 0.0 where the mask is False; without
+    other= it gives anything.
     """
     raise NotImplementedError
 

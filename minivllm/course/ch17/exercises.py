@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable
 from random import Random
+from typing import Any
 
-from minivllm.course.asking.answers import NotYet, compare, whole_numbers
+from minivllm.course.asking.answers import NotYet, compare, is_whole, whole_numbers
 from minivllm.course.asking.exercise import Exercise, seeded
 from minivllm.course.asking.function_exercise import FunctionExercise
 
@@ -106,7 +107,31 @@ def admit(rng: Random) -> FunctionExercise:
         calls=calls,
         learnt="that is Scheduler._admit_waiting: a skipped request keeps its place in the queue.",
         mistakes=_ADMIT_MISTAKES,
+        otherwise=_why_not_admitted,
     )
+
+
+def _why_not_admitted(arguments: tuple, got: Any, right: list[int]) -> str:
+    """The first place in the queue that is wrongly admitted, or wrongly passed over."""
+    running, waiting, max_loras, max_num_seqs = arguments
+    if not isinstance(got, list) or not all(map(is_whole, got)):
+        return "give a list of places."
+    if strange := [place for place in got if not 0 <= place < len(waiting)]:
+        return f"the queue has no place {strange[0]}."
+    if sorted(set(got)) != got:
+        return "each place is there once, in the order of the queue."
+    place = min(set(got) ^ set(right))
+    before = [waiting[p] for p in right if p < place]
+    active = list(dict.fromkeys(a for a in [*running, *before] if a is not None))
+    if place in right:
+        if waiting[place] is None:
+            return f"place {place} has no adapter, and needs no slot."
+        if waiting[place] in active:
+            return f"the adapter of place {place} has a slot already."
+        return f"place {place} is admitted: {len(active)} of {max_loras} slots are taken before it."
+    if len(running) + len(before) == max_num_seqs:
+        return f"before place {place} there are {max_num_seqs} requests, and no more may run."
+    return f"place {place} is passed over: {' and '.join(active)} have all slots."
 
 
 def _solve_admit():
@@ -276,6 +301,21 @@ def num_loads(used: list[str], max_loras: int, touch: bool = True) -> int:
     return loads
 
 
+def _why_not_copied(used: list[str], max_loras: int, copies: int) -> str:
+    """A use that shows why there are more copies than that, or fewer."""
+    present: list[str] = []
+    again = kept = ""
+    for place, name in enumerate(used):
+        if name in present:
+            kept = kept or f"{name}, use {place + 1}, is in a slot and is not copied"
+            present.remove(name)
+        elif name in used[:place]:
+            again = again or f"{name}, use {place + 1}, gave way before and is copied again"
+        present = [*present, name][-max_loras:]
+    found = again if copies < num_loads(used, max_loras) else kept
+    return found or "count the uses of an adapter that is in no slot"
+
+
 def _solve_slots(used, most_loads):
     for max_loras in range(1, len(used) + 1):
         on_device, loads = [], 0  # the least recently used first
@@ -312,8 +352,9 @@ def _check_slots(answer, used, most_loads) -> str:
             ),
             "copies: a free slot does not save the copy.": loads - got,
             "copies: that is each use; an adapter that is in a slot is not copied.": len(used),
+            "copies: one that gave way is copied again when it comes back.": len(set(used)),
         },
-        f"copies: with {got} slots it is not {copies}.",
+        f"copies: with {got} slots it is not {copies}: {_why_not_copied(used, got, copies)}.",
         f"copies: with {got} slots it is {right_loads}, not {copies}.",
     )
     return f"{loads} copies; with {len(set(used))} slots it would be {len(set(used))}."

@@ -50,8 +50,17 @@ def _check_pool(answer, num_layers, num_kv_heads, head_dim, block_size, pool_byt
             "bytes: a float32 has four bytes.": heads * (head_dim + 1),
             "bytes: each number has one byte; the scale has four.": 4 * heads * (head_dim + 1),
             "bytes: that is one layer.": right // num_layers,
+            "bytes: that is one KV head.": right // num_kv_heads,
+            "bytes: that is a block, and not a token.": right * block_size,
+            "bytes: these are bits.": right * 8,
+            "bytes: K and V have a scale each.": heads * head_dim + heads * 2,
+            "bytes: each layer and KV head has scales of its own.": heads * head_dim + 8,
+            "bytes: each KV head has scales of its own.": heads * head_dim + 8 * num_layers,
+            "bytes: a row of codes has one scale, not one for each code.": heads * head_dim * 5,
+            "bytes: scales are added, each once, to its codes.": heads * head_dim * 4,
         },
-        f"bytes: not {size:,}. A token has {heads:,} rows of {head_dim} codes.",
+        f"bytes: not {size:,}. K and V, {num_layers} layers and {num_kv_heads} KV heads are "
+        f"{heads:,} rows; each has {head_dim} codes and a scale of 4 bytes.",
         f"bytes: it is {right:,}.",
     )
     compare(
@@ -62,8 +71,11 @@ def _check_pool(answer, num_layers, num_kv_heads, head_dim, block_size, pool_byt
             "blocks: that is with 16 bits a number.": pool_bytes
             // (block_size * 2 * heads * head_dim),
             "blocks: only whole ones.": most + 1,
+            "blocks: scales take memory, too.": pool_bytes // (block_size * heads * head_dim),
+            "blocks: each block has the tokens' K and V of all layers.": pool_bytes
+            // (block_size * right // num_layers),
         },
-        f"blocks: not {blocks:,}. A block has {block_size} tokens.",
+        f"blocks: not {blocks:,}. A block has {block_size} tokens of {right:,} bytes each.",
         f"blocks: it is {most:,}.",
     )
     return f"{2 * head_dim / (head_dim + 4):.2f} times the tokens of a cache in 16 bits."

@@ -22,6 +22,7 @@ ASKED = re.compile(
     r"(?P<answer>\w+)\)",
     re.MULTILINE,
 )
+REPORT = "report"  # the tag of a cell that shows what a pass looks like
 BEGIN = "### BEGIN SOLUTION"
 END = "### END SOLUTION"
 
@@ -77,6 +78,8 @@ def make_handout(path: Path, student: str) -> Any:
     cells: list[Any] = []
     times: Counter[str] = Counter()  # that an exercise has been asked
     for cell in notebook.cells:
+        if REPORT in cell.metadata.get("tags", []):
+            continue
         asked = None
         if cell.cell_type == "code":
             cell.outputs = []

@@ -17,7 +17,7 @@ from typing import Any
 
 from minivllm.course.asking.answers import is_blank
 from minivllm.course.asking.exercise import Folded, effort
-from minivllm.course.asking.gradebook import note_points
+from minivllm.course.asking.gradebook import is_grading, note_points
 from minivllm.course.grading.milestones import note_passed
 from minivllm.course.grading.run import Fault, describe_error
 from minivllm.course.grading.verdicts import Verdict
@@ -179,6 +179,10 @@ class FunctionLab:
         note_points(f"labs.{self.name}", seed, passed, str(verdict), is_shipped)
         if passed:
             note_passed(self.name)
+
+    def show_pass(self) -> None:
+        """Print what a pass looks like: the verdict of the solution. It counts for no one."""
+        print("left out" if is_grading() else self.verdict(self.solution))
 
     def show_help(self) -> Folded:
         """The hint and the solution's source, each folded."""

@@ -197,7 +197,7 @@ async function ask(text) {
   lines.forEach(line => line.parentNode.classList.remove("going"));
   if (end) lines[0].insertAdjacentHTML("afterend", `<small>${escape(end)}</small>`);
   if (texts[0]) messages.push({ role: "assistant", content: texts[0] });
-  else messages.pop();  // nobody answered: as if it had not been asked
+  else messages.pop();  // no answer came: as if it had not been asked
   asking = null;
   $("send").disabled = false;
   $("hang-up").hidden = true;

@@ -9,6 +9,7 @@ from minivllm.lab.viz.draw.figure import Figure, finish
 from minivllm.lab.viz.draw.layout import HEADER_HEIGHT, MARGIN, sheet
 from minivllm.lab.viz.draw.palette import GREY, OKABE_ITO
 from minivllm.lab.viz.draw.svg import text_width
+from minivllm.lab.viz.draw.wording import count
 from minivllm.utils.validation import check
 
 BOX_WIDTH = 34
@@ -37,7 +38,7 @@ def program_loads(
         loads = dict(sorted(loads.items(), key=lambda item: item[0].partition(": ")[2]))
     longest = max(map(len, loads.values()))
     total = sum(map(len, loads.values()))
-    head = f"{len(loads)} programs, at most {longest} {noun} one after another"
+    head = f"{count(len(loads), 'program')}, at most {longest} {noun} one after another"
     facts = f"{total} {noun} read in all"
     labels = max(map(text_width, loads)) + MARGIN
     right = MARGIN + labels + BOX_WIDTH * longest

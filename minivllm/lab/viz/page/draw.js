@@ -1,5 +1,5 @@
 "use strict";
-// Draws frames, as Python has written them down: see StepFrame and Packer. Whoever includes this
+// Draws frames, as Python has written them down: see StepFrame and Packer. A page that includes this
 // has `run`, with what holds for all of them.
 const $ = id => document.getElementById(id);
 const ESCAPED = { "&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;" };
@@ -81,7 +81,7 @@ function slots(entry, withTokens) {
 
 const ordinal = n => n + ((n / 10 | 0) % 10 === 1 ? "th" : ["th", "st", "nd", "rd"][n % 10] || "th");
 
-/** A block that nobody holds and the prefix cache can find: whose it was, and when it is reused. */
+/** A block that no request holds and the prefix cache can find: whose it was, and when it is reused. */
 function drawFree(block, index, logical, place) {
   const { letter, colour } = owner(index);
   const entry = { row: { owner: index }, logical, filled: run.blockSize, inFlight: 0, written: 0 };
@@ -166,7 +166,7 @@ function drawTables(frame) {
       `${badge(row.owner)} ${escape(id)}<small>${progress}</small></div>` +
       `<ol aria-label="blocks of ${letter}">${entries.join("")}</ol></li>`;
   }).join("") + (left ? `<li>and ${plural(left, "sequence")} more</li>` : "") ||
-    "<li>Nobody holds a block.</li>";
+    "<li>No request holds a block.</li>";
 }
 
 function drawQueue(frame) {
@@ -176,7 +176,7 @@ function drawQueue(frame) {
     const more = queue.length > most ? ` and ${queue.length - most} more` : "";
     const chips = queue.slice(0, most).map(index => badge(index, i ? "still" : "")).join("");
     return `<dt>${names[i]}${queue.length ? ` (${queue.length})` : ""}</dt>` +
-      `<dd>${chips || "nobody"}${more}</dd>`;
+      `<dd>${chips || "none"}${more}</dd>`;
   }).join("") + "</dl>";
 }
 

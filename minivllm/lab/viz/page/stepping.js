@@ -28,7 +28,7 @@ function pause() {
 function play() {
   if (current === frames.length - 1) show(0);
   $("play").textContent = "Pause";
-  $("words").setAttribute("aria-live", "off");  // nobody can listen that fast
+  $("words").setAttribute("aria-live", "off");  // that is too fast to listen to
   timer = setInterval(() => {
     show(current + 1);
     if (current === frames.length - 1) pause();
