@@ -244,7 +244,7 @@ def as_swatch(shape):
 
 
 def special(shape):
-    """What a reader would look for: not the greys that stand for the colours of all requests."""
+    """Looks that a reader would search for: not the greys that stand for all requests."""
     fill = shape.look["fill"]
     found = {("dots", shape.look.get("stroke-dasharray"))} - {("dots", None)}
     if fill.startswith("url"):
