@@ -19,7 +19,7 @@ PAGE = 2 * MARGIN + 4 * WIDTH + 3 * GAP
 FIRST = "First"
 COLUMNS = (
     ("Memory", "Known prefixes", "Fewer bits"),
-    ("Scheduling", "Serving", "Vectors"),
+    ("Scheduling", "Serving", "Vectors", "Pictures"),
     ("From logits to answers", "Many users", "In vLLM"),
     ("Kernels", "Machines", "Several devices", "Real weights"),
 )
