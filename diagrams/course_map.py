@@ -57,6 +57,9 @@ def draw() -> Figure:
         _arrow(page, left.right, right.left)
     ends = [_column(page, found, columns[i], _left(i), 226) for i in range(len(columns))]
     y = _capstone(page, max(ends) - 10)
+    if not course.TO_COME:
+        page.drawing.resize(PAGE, y)
+        return page.figure()
     _heading(page, MARGIN, y, "To come")
     for index, (number, name) in enumerate(course.TO_COME.items()):
         page.box(
@@ -71,11 +74,13 @@ def _alt(found, first, columns, to_come) -> str:
     topics = [
         f"{topic} ({', '.join(numbers)})" for column in columns for topic, numbers in column.items()
     ]
+    coming = ", ".join(f"{name} ({number})" for number, name in to_come.items())
     return (
         f"The {len(found)} notebooks as boxes, {sum(it.time.minutes for it in found.values())} "
         f"minutes of reading in all. {', '.join(first)} in a row, below them topics, each read "
-        f"downwards: {'; '.join(topics)}. Then your own engine. To come: "
-        f"{', '.join(f'{name} ({number})' for number, name in to_come.items())}."
+        f"downwards: {'; '.join(topics)}. Then your own engine."
+        + f" To come: {coming}."
+        * bool(coming)
     )
 
 

@@ -77,7 +77,9 @@ def overview() -> str:
             f"| [page](teach/{it.number}.md) |"
         )
     to_come = ", ".join(f"{number} {name}" for number, name in TO_COME.items())
-    return "\n".join([*lines, "", f"To come: {to_come}."]) + "\n"
+    if to_come:
+        lines += ["", f"To come: {to_come}."]
+    return "\n".join(lines) + "\n"
 
 
 def readme() -> str:
