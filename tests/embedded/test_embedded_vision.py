@@ -193,7 +193,7 @@ def test_training_learns_and_goes_on_where_it_stopped(tmp_path, monkeypatch):
     assert losses[-1] < 0.6 * losses[0]
     manifest = read_manifest(tmp_path / "checkpoint")
     assert manifest["training"]["steps"] == 50
-    assert manifest["training"]["steps per stage"]["eye"] == 5
+    assert manifest["training"]["steps per stage"]["eye"] == 10
     load_picture_network(tmp_path / "checkpoint")
     vision.main(tmp_path, steps=52, **options)
     assert read_manifest(tmp_path / "checkpoint")["training"]["steps"] == 52
