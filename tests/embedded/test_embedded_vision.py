@@ -143,7 +143,7 @@ def read_by(row, branch, end=None):
 
 
 def test_each_question_of_a_row_is_a_prompt_of_its_own(rows, tokenizer):
-    """What stands before an answer has the tokens of its whole text, each in its place."""
+    """The text before an answer has the same tokens as a whole, each in its place."""
     image = tokenizer.convert_tokens_to_ids("<image>")
     for row in rows:
         for _, first, _ in row.answers:
