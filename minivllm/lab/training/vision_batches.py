@@ -149,11 +149,10 @@ def pixels(scenes: Sequence[Scene]) -> Tensor:
     return processed["pixel_values"]
 
 
-def labels(scenes: Sequence[Scene]) -> tuple[Tensor, Tensor]:
-    """The shape and the colour that each patch shows: [pictures, patches] both."""
+def labels(scenes: Sequence[Scene]) -> Tensor:
+    """Shape, colour and place of what each patch shows: [pictures, 3, patches]."""
     drawn = [patch_labels(scene, EYE["image_size"], EYE["patch_size"]) for scene in scenes]
-    shapes, colours = zip(*drawn, strict=True)
-    return torch.from_numpy(np.stack(shapes)), torch.from_numpy(np.stack(colours))
+    return torch.from_numpy(np.stack(drawn))
 
 
 @dataclass
