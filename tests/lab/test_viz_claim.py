@@ -10,7 +10,7 @@ from test_17_figures import adapters
 from test_20_figures import GROUPED, exchanged, staged
 from test_22_figures import four
 from test_viz_figures import SVG, check_figure, chunked, drawing, forking, preempting, sharing
-from traced_runs import overlapped
+from traced_runs import overlapped, pictures
 
 import minivllm.viz as viz
 from minivllm.entrypoints.openai.tool_parsers.hermes_tool_parser import HermesToolParser
@@ -62,6 +62,7 @@ FIGURES = {  # by name: its arguments, a place that it has, and one that it has 
     "ngram_lookup": (([1, 2, 3, 1, 2], 1, 2, 2), (2,), (3,)),
     "number_line": (([0.1, -0.3, 0.7], {"int2": [-0.5, 0.0, 0.5]}), ("int2",), ("int9",)),
     "overlap_lanes": (({"a": overlapped},), ("a", "CPU", 1), ("a", "GPU", 1)),
+    "patch_slots": ((pictures, "cat", [["#102030"] * 5] * 2), ("slot", 1), ("slot", 99)),
     "pipeline_grid": ((staged,), (1, 1), (9, 1)),
     "pooled_rows": (([(0, 3, 3), (2, 4, 9)],), ("step", "A", 1), ("step", "Z", 1)),
     "prefix_tree": ((sharing,), (1,), (99,)),
