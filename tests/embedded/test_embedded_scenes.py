@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from minivllm.embedded.data.scene_cases import pair_cases, picture_cases, rates
-from minivllm.embedded.data.scene_drawing import patch_labels, picture
 from minivllm.embedded.data.scene_questions import FORMS, pair_question, prompt, question
 from minivllm.embedded.data.scenes import (
     COLOURS,
@@ -18,6 +17,7 @@ from minivllm.embedded.data.scenes import (
     moving_scene,
     plain_scene,
 )
+from minivllm.lab.training.scene_drawing import patch_labels, picture
 
 PLURALS = dict(zip(WORDS["plurals"], SHAPES, strict=True))
 

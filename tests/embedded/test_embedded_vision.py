@@ -12,11 +12,11 @@ from minivllm import LLM, SamplingParams, embedded_model_path, embedded_vision_p
 from minivllm.embedded.data.chat_format import chat_template
 from minivllm.embedded.data.corpus import samples
 from minivllm.embedded.data.scene_cases import picture_cases, rates
-from minivllm.embedded.data.scene_drawing import picture
 from minivllm.embedded.data.scene_questions import prompt
 from minivllm.lab.training import vision, vision_evaluate
 from minivllm.lab.training.curriculum import VISION_PLAN
 from minivllm.lab.training.manifest import data_hashes, file_hashes, read_manifest
+from minivllm.lab.training.scene_drawing import picture
 from minivllm.lab.training.suites import all_suites
 from minivllm.lab.training.tokenization import load_tokenizer
 from minivllm.lab.training.vision_batches import Rows, fingerprint, image_processor, stack

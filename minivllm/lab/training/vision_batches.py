@@ -19,7 +19,6 @@ from tokenizers import Tokenizer
 from torch import Tensor
 from transformers import AutoImageProcessor, BaseImageProcessor
 
-from minivllm.embedded.data.scene_drawing import patch_labels, picture
 from minivllm.embedded.data.scene_questions import (
     FORMS,
     IMAGE,
@@ -30,6 +29,7 @@ from minivllm.embedded.data.scene_questions import (
     question,
 )
 from minivllm.embedded.data.scenes import Scene, draw_scene, moving_scene, plain_scene
+from minivllm.lab.training.scene_drawing import patch_labels, picture
 from minivllm.lab.training.tokenization import TURN_END
 from minivllm.lab.training.vision_export import write_preprocessor
 from minivllm.lab.training.vision_network import EYE, PATCHES, picture_tokenizer
