@@ -86,9 +86,7 @@ def _alt(found, before, first, columns, to_come) -> str:
         f"The {len(found)} notebooks as boxes, {sum(it.time.minutes for it in found.values())} "
         f"minutes of reading in all. {', '.join(before)} for readers to whom attention is new; "
         f"{', '.join(first)} in a row, below them topics, each read downwards: "
-        f"{'; '.join(topics)}. Then your own engine."
-        + f" To come: {coming}."
-        * bool(coming)
+        f"{'; '.join(topics)}. Then your own engine." + f" To come: {coming}." * bool(coming)
     )
 
 

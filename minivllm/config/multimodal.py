@@ -140,10 +140,15 @@ def check_media_io_kwargs(given: Any) -> dict[str, dict[str, Any]]:
 def _directory(given: Any) -> str:
     """The resolved path of ``allowed_local_media_path``; "" for none."""
     name = "allowed_local_media_path"
-    if given in (None, ""):
+    allowed = "an existing directory, or '' for none"
+    if given is None or (isinstance(given, str) and given == ""):
         return ""
-    ok = is_text(given) or isinstance(given, Path)
-    check(ok and Path(given).is_dir(), name, given, "an existing directory, or '' for none")
+    check(is_text(given) or isinstance(given, Path), name, given, allowed)
+    try:
+        found = Path(given).is_dir()
+    except (OSError, ValueError):  # a name that no file can have
+        found = False
+    check(found, name, given, allowed)
     return str(Path(given).resolve())
 
 

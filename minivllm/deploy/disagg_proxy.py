@@ -3,8 +3,7 @@
 ``python -m minivllm.deploy.disagg_proxy --prefill URL ... --decode URL ...`` answers as a server of
 OpenAI's API does. A prompt goes to a prefill server with ``do_remote_decode`` and ``max_tokens`` 1;
 what comes back as ``kv_transfer_params`` goes to a decode server with the whole request.
-(vLLM: examples/online_serving/disaggregated_serving, its proxy)
-(notebook 23)
+(vLLM has such a proxy among its examples.)
 """
 
 from __future__ import annotations

@@ -201,9 +201,10 @@ class EngineArgs:
                      "override_pooler_config"):  # fmt: skip
             setattr(self, name, None)
         self.limit_mm_per_prompt = parse_limits(self.limit_mm_per_prompt) or None
-        self.allowed_media_domains = self.allowed_media_domains or None
-        for name in ("mm_processor_kwargs", "media_io_kwargs"):
-            setattr(self, name, getattr(self, name) or None)
+        for name in ("mm_processor_kwargs", "media_io_kwargs", "allowed_media_domains"):
+            value = getattr(self, name)
+            if isinstance(value, (dict, list)) and not value:
+                setattr(self, name, None)
         make_multimodal_config(self)  # raises for a value that cannot be
         self._lora_config()
         self._pooling_request()

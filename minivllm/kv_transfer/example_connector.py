@@ -5,7 +5,6 @@ has a folder of its own, named by its content, and in it a folder for each rank 
 layer. The prompt's folder appears when an engine promises its K and V; a rank's folder appears when
 it is whole, and not before: no half file is ever read.
 (vLLM: vllm/distributed/kv_transfer/kv_connector/v1/example_connector.py)
-(notebook 23)
 """
 
 from __future__ import annotations

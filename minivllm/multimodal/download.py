@@ -2,7 +2,7 @@
 
 A name is resolved once. Its addresses are checked, and the connection goes to a checked address, so
 that a second answer of the name server changes nothing. A redirect is checked like the first URL.
-(vLLM: ``HTTPConnection`` in vllm/connections.py, which trusts every address.)
+(vLLM: vllm/connections.py, which trusts every address.)
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """ProcessorCache: processed items by their hash, the least recently used given up first.
 
 One process has one front end, so one cache is enough. (vLLM has one for the sender and one for the
-engine: vllm/multimodal/cache.py)
+engine: vllm/multimodal/cache/)
 """
 
 from __future__ import annotations

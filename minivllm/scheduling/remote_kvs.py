@@ -3,8 +3,7 @@
 A request that waits for K and V holds all blocks of its prompt, but does not run: the transfer goes
 on beside the steps. When it has ended, the request is admitted like any other, with all but its
 last token computed. One that has ended may hold its blocks a while longer, until they are sent.
-(vLLM: the parts of vllm/v1/core/sched/scheduler.py that ask ``self.connector``)
-(notebook 23)
+(vLLM: what vllm/v1/core/sched/scheduler.py asks of its connector)
 """
 
 from __future__ import annotations

@@ -242,6 +242,7 @@ def _read_state(written: dict, header: dict) -> State:
     sequences = [SequenceState(*values) for values in written["sequences"]]
     for seq in sequences:
         seq.in_flight = [(step, num_tokens) for step, num_tokens in seq.in_flight]
+        seq.mm_items = ()  # files tell of no items
     state = State(
         written["step"],
         header["num_blocks"],

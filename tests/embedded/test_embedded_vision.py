@@ -2,6 +2,7 @@
 
 import io
 import random
+import re
 
 import pytest
 import torch
@@ -193,7 +194,8 @@ def test_training_learns_and_goes_on_where_it_stopped(tmp_path, monkeypatch):
     monkeypatch.setattr(vision, "print", lambda text, flush: lines.append(text), raising=False)
     options = {"processes": 1, "log_every": 5, "save_every": 60.0, "compile_layers": False}
     vision.main(tmp_path, steps=50, **options)
-    losses = [float(line.split("pictures ")[1].split()[0]) for line in lines[-8:]]
+    found = [re.search(r"pictures (\d[\d.]*)", line) for line in lines]
+    losses = [float(match[1]) for match in found if match is not None][-8:]
     assert losses[-1] < 0.6 * losses[0]
     manifest = read_manifest(tmp_path / "checkpoint")
     assert manifest["training"]["steps"] == 50

@@ -16,6 +16,9 @@ OLD = {"speculative_model": "[ngram]", "num_speculative_tokens": 2, "ngram_promp
 
 # Each field of EngineArgs with a value, and what it needs beside it; the rest has its default only.
 VALUES = {
+    "kv_transfer_config": {
+        "kv_transfer_config": {"kv_connector": "ExampleConnector", "kv_role": "kv_both"}
+    },
     "model": "some/model",
     "revision": {"model": "some/model", "revision": "v1"},
     "tokenizer": "some/tokenizer",

@@ -50,7 +50,7 @@ def test_a_chat_remembers(server):
         del server.engine.add_request
     assert len(sent) == 2
     decode = server.engine.get_tokenizer().decode
-    text = decode(sent[1]["prompt_token_ids"] if isinstance(sent[1], dict) else sent[1])
+    text = decode(sent[1].prompt_token_ids)
     assert all(word in text for word in ("Be brief.", "Hello", "Again"))
     first = re.search(r"minivllm: (.*)", answers)[1]
     assert first.strip() in text

@@ -89,5 +89,5 @@ def test_what_is_no_letter_is_told_so(nonsense, capsys):
 
 
 def test_a_notebook_that_is_not_there():
-    with pytest.raises(KeyError, match="'99' has no quiz; these have: 00, 01"):
+    with pytest.raises(KeyError, match="'99' has no quiz; these have: 00, 00b, 01"):
         quiz["99"]

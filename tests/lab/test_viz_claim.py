@@ -86,6 +86,7 @@ FIGURES = {  # by name: its arguments, a place that it has, and one that it has 
     "queues": ((preempting,), ("C", 3), ("C", 99)),
     "rank_lanes": ((exchanged,), (3, 0), (9, 0)),
     "rejection_bars": ((PROBS, PROBS), ("x",), ("z",)),
+    "share_grid": (([[0.9, 0.1]], ["a"], ["b", "c"]), (0, 1), (0, 9)),
     "sharded_layer": ((GROUPED, 2), ("sum", "o_proj"), ("sum", "qkv_proj")),
     "similarity": (([[0.9, 0.2]], ["a"], ["b", "c"]), (0, 1), (0, 9)),
     "sorted_rows": (([0, -1, 0], ["pirate"]), ("sorted", 2), ("sorted", 3)),

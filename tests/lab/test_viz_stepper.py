@@ -268,7 +268,7 @@ def test_every_kind_of_record_has_its_words():
                "draft_token_ids": (5, 6), "num_accepted": 1,
                "rank": 1, "plan": 0, "start": 0.0, "end": 1.0,
                "group": 0, "op": "all_reduce", "num_bytes": 8,
-               "identifier": "cat", "num_embeds": 4, "mm_items": ()}  # fmt: skip
+               "identifier": "cat", "num_embeds": 4, "mm_items": (), "succeeded": True}  # fmt: skip
     decode = (Scheduled, "a", "running", 12, 1, True)
     silent = tell((prompt("a", 1, 2, 3), []), ([decode], []), decode=str)
     refers = (records.ItemReferred, "a", "cat", 4)
@@ -282,6 +282,8 @@ def test_every_kind_of_record_has_its_words():
     for kind in kinds - silent_kinds:
         names = [field.name for field in dataclasses.fields(kind)][1:]
         known = {
+            records.TransferStarted: {"kind": "recv"},
+            records.TransferEnded: {"kind": "recv", "queue_index": None},
             records.RequestSkipped: {"request_id": "a"},
             records.Communicated: {"group": "tp"},  # ranks'; a block's is a number
         }.get(kind, {})

@@ -291,7 +291,7 @@ def test_each_status_that_ends_a_sequence_has_a_reason():
     ends = [status for status in RequestStatus if status.is_finished]
     assert list(FINISH_REASONS) == ends
     assert [status.finish_reason for status in ends] == list(FINISH_REASONS.values())
-    assert RequestStatus(3) is RequestStatus.FINISHED_STOPPED
+    assert RequestStatus(4) is RequestStatus.FINISHED_STOPPED
     assert not any(s.finish_reason for s in RequestStatus if not s.is_finished)
 
 

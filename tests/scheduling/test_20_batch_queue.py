@@ -41,7 +41,7 @@ def test_decides_what_vllm_decides(path):
 
 @pytest.mark.parametrize(
     ("change", "message"),
-    [({"mode": "kv"}, r"config\['mode'\] must be one of"), ({"pp_size": 0}, "from 1 to")],
+    [({"mode": "other"}, r"config\['mode'\] must be one of"), ({"pp_size": 0}, "from 1 to")],
 )
 def test_a_recording_of_another_mode_is_refused(change, message):
     golden = load_recording(PIPELINE_GOLDEN[0])

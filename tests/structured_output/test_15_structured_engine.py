@@ -11,7 +11,7 @@ from hypothesis import settings
 from minivllm import LLM, SamplingParams
 from minivllm.lab import oracle
 from minivllm.sampling_params import BeamSearchParams, GuidedDecodingParams, StructuredOutputsParams
-from minivllm.scheduling import scheduler
+from minivllm.scheduling import stop
 
 NUM_REQUESTS = max(200, 2 * settings.default.max_examples)  # 2,000 in the nightly profile
 CLEAR = 1e-4
@@ -234,7 +234,7 @@ def test_a_step_that_fails_leaves_the_grammar_where_it_was(llm, monkeypatch):
     engine, calls = llm.llm_engine, []
     params = constrained(regex="[a-f]{8}", temperature=2.0, seed=4, n=2)
     wanted = [o.text for o in llm.generate("Hi", params, use_tqdm=False)[0].outputs]
-    honest = scheduler.check_stop
+    honest = stop.check_stop
 
     def fails_now_and_then(*arguments):
         calls.append(arguments)
@@ -242,7 +242,7 @@ def test_a_step_that_fails_leaves_the_grammar_where_it_was(llm, monkeypatch):
             raise RuntimeError("no luck")
         return honest(*arguments)
 
-    monkeypatch.setattr(scheduler, "check_stop", fails_now_and_then)
+    monkeypatch.setattr(stop, "check_stop", fails_now_and_then)
     engine.add_request("r", "Hi", params)
     failed, outputs = 0, []
     while engine.has_unfinished_requests():

@@ -40,7 +40,7 @@ HEADER = {
 EXAMPLES = {
     "int": 3, "float": 0.25, "str": "a", "bool": True, "tuple[int, ...]": (1, 2),
     "tuple[bytes, ...]": (b"\x00\xff", b"ab"), "tuple[str, ...]": ("a", "b"),
-    "int | None": None, "str | None": None,
+    "int | None": None, "str | None": None, "tuple[tuple[str, int, int], ...]": (),
 }  # fmt: skip
 KINDS = [k for k in vars(records).values() if isinstance(k, type) and issubclass(k, Record)]
 

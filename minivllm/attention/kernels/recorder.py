@@ -73,12 +73,15 @@ def watch_memory(
         "create_masked_load": watched_load, "create_masked_store": watched_store,
         "create_atomic_rmw": watched_update, "create_atomic_cas": watched_exchange,
     }  # fmt: skip
+    # others may stand in the same way
+    before = {name: vars(builder)[name] for name in watched if name in vars(builder)}
     vars(builder).update(watched)
     try:
         yield
     finally:
         for name in watched:
             del vars(builder)[name]
+        vars(builder).update(before)
 
 
 @contextmanager

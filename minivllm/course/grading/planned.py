@@ -78,7 +78,7 @@ class PlannedScheduler(Scheduler):
             else:
                 self.waiting.remove(seq.request)
                 self.kv_manager.allocate_new_computed_blocks(seq, CacheHit())
-                self._start(seq, output)
+                self._start(seq, num_new, output)
                 self.running.append(seq)
         self._complete(output)
         return output

@@ -34,6 +34,8 @@ from minivllm.trace.records import (
     SwappedIn,
     SwappedOut,
     TokensWasted,
+    TransferEnded,
+    TransferStarted,
     Verified,
 )
 from minivllm.trace.state import SequenceState, State
@@ -143,6 +145,16 @@ class Narration:
                 if seq_id in self._owners:  # else it is over for so long that it is forgotten
                     tokens = f"{count(num_tokens, 'token')} of {self._name(seq_id)}"
                     self._moves.append(f"{tokens} came after its end: wasted")
+            case TransferStarted(_, seq_id, kind, num_tokens):
+                way = "come from elsewhere" if kind == "recv" else "are sent"
+                said = f"K and V of {count(num_tokens, 'token')} of {self._name(seq_id)} {way}"
+                self._moves.append(said)
+            case TransferEnded(_, seq_id, kind, succeeded):
+                way = (
+                    {"recv": "are there", "send": "are sent"}[kind] if succeeded else "do not come"
+                )
+                if seq_id in self._owners:
+                    self._moves.append(f"K and V of {self._name(seq_id)} {way}")
             case RankWorked(_, rank):
                 self._ranks[rank] = 0
             case Communicated(_, rank):
