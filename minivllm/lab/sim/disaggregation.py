@@ -8,9 +8,9 @@ engine, which waits for its K and V and computes the last token of the prompt ag
 
 from __future__ import annotations
 
-import time
 from array import array
-from collections.abc import Callable, Sequence as AnySequence
+from collections.abc import Callable
+from collections.abc import Sequence as AnySequence
 from dataclasses import dataclass
 from random import Random
 from typing import Any
@@ -60,7 +60,7 @@ class LinkConnector(KVConnectorBase):
         params = seq.request.kv_transfer_params or {}
         if not params.get("do_remote_prefill") or seq.request.num_preemptions:
             return 0, False
-        return seq.num_prompt_tokens - num_computed_tokens, True
+        return params["num_tokens"] - num_computed_tokens, True
 
     def update_state_after_alloc(
         self, seq: Sequence, block_ids: list[int], num_external_tokens: int
@@ -165,8 +165,10 @@ class _Pools:
         workload: AnySequence[SimRequest],
         prefill: list[PoolReplica],
         decode: list[PoolReplica],
+        first_token: str,
     ):
         self.workload = workload
+        self.first_token = first_token
         self.prefill = prefill
         self.decode = decode
         # per engine the requests that are to come, the earliest first
@@ -180,8 +182,13 @@ class _Pools:
         pool = self.prefill or self.decode
         for index, entry in enumerate(self.workload):
             params = {"do_remote_decode": True} if self.prefill else None
-            num_output = 1 if self.prefill else entry.num_output
-            request = self._request(index, num_output, self.arrived[index], params)
+            request = make_request(
+                str(index),
+                entry.prompt_token_ids,
+                1 if self.prefill else entry.num_output,
+                arrival_time=self.arrived[index],
+                kv_transfer_params=params,
+            )
             self.to_come[id(pool[index % len(pool)])].append(request)
         for replica in pool:
             self._serve(replica)
@@ -190,19 +197,28 @@ class _Pools:
         # the order in which prompts were done is that in which they reach the decode engines
         done = sorted(range(len(self.workload)), key=lambda index: self.last[index])
         for place, index in enumerate(done):
-            params = {"do_remote_prefill": True}
-            num_output = self.workload[index].num_output
-            request = self._request(index, num_output, self.last[index], params)
-            self.to_come[id(self.decode[place % len(self.decode)])].append(request)
+            if (request := self._request_for_decode(index)) is not None:
+                self.to_come[id(self.decode[place % len(self.decode)])].append(request)
         for replica in self.decode:
             self._serve(replica)
 
-    def _request(
-        self, index: int, num_output: int, arrival_time: float, params: dict[str, Any] | None
-    ) -> Request:
-        prompt = self.workload[index].prompt_token_ids
+    def _request_for_decode(self, index: int) -> Request | None:
+        """Make what a decode engine is asked; None if nothing is left to do."""
+        entry = self.workload[index]
+        prompt = entry.prompt_token_ids
+        num_output = entry.num_output
+        params = {"do_remote_prefill": True, "num_tokens": len(prompt)}
+        if self.first_token == "prefill":  # the prefill engine's token is known, too
+            prompt = [*prompt, prompt[-1]]
+            num_output -= 1
+        if num_output == 0:
+            return None
         return make_request(
-            str(index), prompt, num_output, arrival_time=arrival_time, kv_transfer_params=params
+            str(index),
+            prompt,
+            num_output,
+            arrival_time=self.last[index],
+            kv_transfer_params=params,
         )
 
     def _serve(self, replica: PoolReplica) -> None:
@@ -218,7 +234,8 @@ class _Pools:
             following = to_come[place].arrival_time if place < len(to_come) else None
             for seq in replica.step(following):
                 index = int(seq.request.request_id)
-                if seq.num_output_tokens == 1:
+                is_first = seq.num_output_tokens == 1 and not self.first[index]
+                if is_first or (seq.num_output_tokens == 1 and self.first_token == "decode"):
                     self.first[index] = replica.now
                 self.last[index] = replica.now
 
@@ -239,6 +256,7 @@ def simulate_pools(
     num_prefill: int = 1,
     num_decode: int = 1,
     link: str | Link = "nvlink3",
+    first_token: str = "decode",
     policy: str = "fcfs",
     num_blocks: int = 2560,
     block_size: int = 16,
@@ -253,6 +271,9 @@ def simulate_pools(
         num_prefill: engines that compute prompts; 0: none, each engine does both.
         num_decode: engines that continue them.
         link: between the pools, a preset of ``LINKS`` by name or your own.
+        first_token: "decode": the client's first token is the decode engine's, which computes the
+            last one of the prompt again, as in vLLM; "prefill": it is the prefill engine's, as in
+            DistServe.
         policy, num_blocks, block_size, max_num_seqs, max_num_batched_tokens: of each engine.
 
     Raises:
@@ -265,6 +286,8 @@ def simulate_pools(
         check(alone, f"workload[{index}]", entry, "without followers and samples")
     check(is_int(num_prefill, 0), "num_prefill", num_prefill, "an integer of at least 0")
     check(is_int(num_decode, 1), "num_decode", num_decode, "an integer of at least 1")
+    ok = first_token in ("decode", "prefill")
+    check(ok, "first_token", first_token, "'decode' or 'prefill'")
     known = isinstance(link, Link) or link in LINKS
     check(known, "link", link, f"one of {', '.join(LINKS)} or a Link")
     line = link if isinstance(link, Link) else LINKS[link]
@@ -288,7 +311,7 @@ def simulate_pools(
 
     prefill = [make_replica() for _ in range(num_prefill)]
     decode = [make_replica() for _ in range(num_decode)]
-    pools = _Pools(workload, prefill, decode)
+    pools = _Pools(workload, prefill, decode, first_token)
     pools.run()
     return pools.times()
 
