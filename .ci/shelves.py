@@ -17,12 +17,12 @@ PACKAGE = ROOT / "minivllm"
 # Lines of code at most, in the order of reading. A feature that comes may raise its shelf's bound.
 BOUNDS = {
     "evening": 1_430,
-    "engine": 23_200,
+    "engine": 24_000,
     "server": 6_000,
-    "course": 15_500,
-    "lab": 14_000,
+    "course": 16_500,
+    "lab": 16_000,
     "xray": 3_200,
-    "embedded": 1_300,
+    "embedded": 1_700,
 }
 FEATURE_LINES = 300  # of the evening's
 

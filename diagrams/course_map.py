@@ -20,7 +20,7 @@ FIRST = "First"
 BEFORE = "Before"
 COLUMNS = (
     ("Memory", "Known prefixes", "Fewer bits"),
-    ("Scheduling", "Serving", "Vectors"),
+    ("Scheduling", "Serving", "Vectors", "Pictures"),
     ("From logits to answers", "Many users", "In vLLM"),
     ("Kernels", "Machines", "Several devices", "Real weights"),
 )
@@ -64,6 +64,9 @@ def draw() -> Figure:
         _arrow(page, left.right, right.left)
     ends = [_column(page, found, columns[i], _left(i), top + 100) for i in range(len(columns))]
     y = _capstone(page, max(ends) - 10)
+    if not course.TO_COME:
+        page.drawing.resize(PAGE, y)
+        return page.figure()
     _heading(page, MARGIN, y, "To come")
     for index, (number, name) in enumerate(course.TO_COME.items()):
         page.box(
@@ -78,12 +81,14 @@ def _alt(found, before, first, columns, to_come) -> str:
     topics = [
         f"{topic} ({', '.join(numbers)})" for column in columns for topic, numbers in column.items()
     ]
+    coming = ", ".join(f"{name} ({number})" for number, name in to_come.items())
     return (
         f"The {len(found)} notebooks as boxes, {sum(it.time.minutes for it in found.values())} "
         f"minutes of reading in all. {', '.join(before)} for readers to whom attention is new; "
-        f"{', '.join(first)} in a row, below them topics, each read "
-        f"downwards: {'; '.join(topics)}. Then your own engine. To come: "
-        f"{', '.join(f'{name} ({number})' for number, name in to_come.items())}."
+        f"{', '.join(first)} in a row, below them topics, each read downwards: "
+        f"{'; '.join(topics)}. Then your own engine."
+        + f" To come: {coming}."
+        * bool(coming)
     )
 
 

@@ -160,7 +160,7 @@ class SamplingParams:
 
     @property
     def kv_transfer_params(self) -> dict[str, Any] | None:
-        """What is asked of a KV connector; None: nothing."""
+        """Parameters for a KV connector; None: it is asked for nothing."""
         return (self.extra_args or {}).get("kv_transfer_params")
 
     def _check_numbers(self) -> None:

@@ -24,7 +24,7 @@ from minivllm.lab.sim.interconnects import LINKS, Link, ring_bytes
 from minivllm.lab.sim.launches import launch_each, launch_graph
 from minivllm.lab.sim.loop import runner_output
 from minivllm.lab.sim.machines import NODES, Node
-from minivllm.lab.sim.make import make_scheduler
+from minivllm.lab.sim.make import make_scheduler, picture_request
 from minivllm.lab.sim.prefix_hits import prefix_hits
 from minivllm.lab.sim.recordings import GOLDEN, load_recording
 from minivllm.lab.sim.replay import replay
@@ -39,8 +39,8 @@ __all__ = [
     "Cluster", "ContiguousKVCacheManager", "CostModel", "FirstFitPool", "Hardware", "Link",
     "ModelShape", "Node", "SimRequest", "Work", "alpaca_like", "attended_pairs", "chats",
     "chi_square", "dry_run", "launch_each", "launch_graph", "load_recording", "make_scheduler",
-    "measure_sharing", "measure_waste", "percentiles", "prefix_hits", "replay", "ring_bytes",
-    "run_ranks", "runner_output", "sharegpt_like", "simulate", "table_chat",
+    "measure_sharing", "measure_waste", "percentiles", "picture_request", "prefix_hits", "replay",
+    "ring_bytes", "run_ranks", "runner_output", "sharegpt_like", "simulate", "table_chat",
 ]  # fmt: skip
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """A deck of cards: ``python notebooks/anki.py`` writes minivllm.tsv, which Anki imports.
 
 A card for each question of the quiz, with the reason for the right and for each wrong choice, and
-one for each term of the glossary. The third column is the card's tag.
+one for each term of the glossary. The third column is the card's tag, the fourth its deck: there is
+one for each chapter, below "minivllm".
 """
 
 import argparse
@@ -45,9 +46,12 @@ def glossary_cards() -> list[tuple[str, str, str]]:
 
 def write_deck(target: Path) -> int:
     """Write both kinds of cards. Returns how many."""
-    cards = quiz_cards() + glossary_cards()
+    cards = [
+        (front, back, tag, f"minivllm::{tag.partition('::')[2]}")
+        for front, back, tag in quiz_cards() + glossary_cards()
+    ]
     with target.open("w", encoding="utf-8", newline="") as file:
-        file.write("#separator:tab\n#html:true\n#tags column:3\n")
+        file.write("#separator:tab\n#html:true\n#tags column:3\n#deck column:4\n")
         csv.writer(file, delimiter="\t", lineterminator="\n").writerows(cards)
     return len(cards)
 

@@ -21,7 +21,7 @@ from reading_time import ReadingTime, reading_time, write_minutes  # noqa: E402
 from minivllm.course.chapters import CHAPTERS  # noqa: E402
 
 # Those that are not written yet.
-TO_COME = {"25": "pictures"}
+TO_COME = {"23": "disaggregated prefill"}
 # The first track is pieces of its notebooks, in one of its own; the others are whole notebooks.
 TRACKS = {
     "90 minutes": tuple(ninety.PARTS),
@@ -77,7 +77,9 @@ def overview() -> str:
             f"| [page](teach/{it.number}.md) |"
         )
     to_come = ", ".join(f"{number} {name}" for number, name in TO_COME.items())
-    return "\n".join([*lines, "", f"To come: {to_come}."]) + "\n"
+    if to_come:
+        lines += ["", f"To come: {to_come}."]
+    return "\n".join(lines) + "\n"
 
 
 def readme() -> str:

@@ -2,7 +2,8 @@
 
 It is made of the cells with the tag "fast" of five notebooks, and then run. Of a text with the tag
 "fast-above" it takes what is above its first heading, of one with "fast-below" what begins at its
-last heading. One cell in front has the imports of all.
+last heading. Two cells in front have the imports of all: the second one of what only cells use that
+need a model, so that all others run in a browser.
 """
 
 import ast
@@ -87,10 +88,12 @@ def build() -> NotebookNode:
         for cell in cells:
             cell.id = f"{number}-{cell.id}"
     whole = [new_markdown_cell(HEADER, id="header"), imports(parts)]
+    whole += imports_with_model(parts)
     whole += [cell for cells in parts.values() for cell in cells]
     whole.append(new_markdown_cell(END, id="end"))
     for cell in whole:  # the slides are made of all
-        cell.metadata.tags = ["core", *(tag for tag in tags_of(cell) if tag.startswith("nbval"))]
+        kept = (tag for tag in tags_of(cell) if tag.startswith(("nbval", "needs")))
+        cell.metadata.tags = ["core", *kept]
     return new_notebook(cells=whole)
 
 
@@ -124,21 +127,52 @@ def fast_cells(number: str) -> Iterator[NotebookNode]:
 
 def imports(parts: dict[str, list[NotebookNode]]) -> NotebookNode:
     """One cell for all first code cells: what is used of their imports, and their other lines."""
-    plain, names, others = set(), {}, {}
+    known, others = first_cells(parts)
+    used = words_of([*others, *sources(parts, with_model=False)])
+    lines = [*import_lines(known, used), "", *others]
+    return new_code_cell("\n".join(lines), id="imports")
+
+
+def imports_with_model(parts: dict[str, list[NotebookNode]]) -> list[NotebookNode]:
+    """A cell for what only cells that need a model use of the imports; none if that is nothing."""
+    known, others = first_cells(parts)
+    without = words_of([*others, *sources(parts, with_model=False)])
+    lines = import_lines(known, words_of(sources(parts, with_model=True)) - without)
+    tags = {"tags": ["needs-model"]}
+    cell = new_code_cell("\n".join(lines).strip(), id="imports-model", metadata=tags)
+    return [cell] if cell.source else []
+
+
+def first_cells(parts: dict[str, list[NotebookNode]]) -> tuple[dict[str, set[str]], list[str]]:
+    """By module the names that the first code cells import, "" for modules; and other lines."""
+    known: dict[str, set[str]] = {"": set()}
+    others: dict[str, None] = {}  # each once, in order
     for number in parts:
         first = next(cell.source for cell in notebook(number).cells if cell.cell_type == "code")
         for node in ast.parse(first).body:
-            if isinstance(node, ast.Import):
-                plain |= {alias.name for alias in node.names}
-            elif isinstance(node, ast.ImportFrom):
-                names.setdefault(node.module, set()).update(alias.name for alias in node.names)
+            if isinstance(node, ast.Import | ast.ImportFrom):
+                module = node.module if isinstance(node, ast.ImportFrom) else ""
+                known.setdefault(module, set()).update(alias.name for alias in node.names)
             else:
-                others[ast.get_source_segment(first, node)] = None  # each once, in order
-    cells = [cell.source for part in parts.values() for cell in part if cell.cell_type == "code"]
-    used = set(re.findall(r"\w+", "\n".join([*others, *cells])))
-    lines = sorted(f"import {name}" for name in plain & used)
-    lines += [""]
-    for module, known in sorted(names.items()):
-        if known & used:
-            lines.append(f"from {module} import {', '.join(sorted(known & used))}")
-    return new_code_cell("\n".join([*lines, "", *others]), id="imports")
+                others[ast.get_source_segment(first, node)] = None
+    return known, list(others)
+
+
+def sources(parts: dict[str, list[NotebookNode]], with_model: bool) -> list[str]:
+    """Code of the cells that need a model, or of all others."""
+    cells = [cell for part in parts.values() for cell in part if cell.cell_type == "code"]
+    return [cell.source for cell in cells if ("needs-model" in tags_of(cell)) == with_model]
+
+
+def words_of(sources: list[str]) -> set[str]:
+    return set(re.findall(r"\w+", "\n".join(sources)))
+
+
+def import_lines(known: dict[str, set[str]], used: set[str]) -> list[str]:
+    """Lines that import what is used."""
+    lines = [f"import {name}" for name in sorted(known[""] & used)]
+    lines.append("")
+    for module, names in sorted(known.items()):
+        if module and names & used:
+            lines.append(f"from {module} import {', '.join(sorted(names & used))}")
+    return lines

@@ -18,7 +18,9 @@ from minivllm.exercises import quiz as QUIZZES
 from minivllm.lab.viz.draw.png import dark_png
 
 # Notebooks that run on their page, but for the cells with one of the tags below.
-ON_THEIR_PAGE = ("02", "03", "04", "04b", "05", "06", "06b", "07", "08", "08b", "22", "A1")
+ON_THEIR_PAGE = (
+    "02", "03", "04", "04b", "05", "06", "06b", "07", "08", "08b", "22", "90", "A1",
+)  # fmt: skip
 NEEDS = {
     "needs-model": "a model, and so PyTorch",
     "needs-matplotlib": "matplotlib",

@@ -78,6 +78,7 @@ class AsyncLLM:
             )
             for _ in range(self.data_parallel_size)
         ]
+        self.metrics[0].processor_cache = self.input_processor.processor_cache  # one for all
         handler.output_processor = self.output_processor
         handler.metrics = self.metrics
         if not args.disable_log_stats:

@@ -19,6 +19,7 @@ from minivllm.multimodal.inputs import MultiModalFeatureSpec
 from minivllm.multimodal.parse import items_of
 from minivllm.multimodal.placeholders import with_own_placeholders
 from minivllm.multimodal.preprocessor import MultiModalPreprocessor
+from minivllm.multimodal.processor_cache import ProcessorCache
 from minivllm.pooling_params import PoolingParams
 from minivllm.quantization import gguf
 from minivllm.request import Request
@@ -145,6 +146,11 @@ class InputProcessor:
             enable_lora=config.lora_config is not None,
             multimodal=make_preprocessor(config, tokenizer),
         )
+
+    @property
+    def processor_cache(self) -> ProcessorCache | None:
+        """Cache of processed pictures and sounds; None: the model takes none."""
+        return None if self.multimodal is None else self.multimodal.cache
 
     def preprocess(self, prompt: Prompt) -> EngineInput:
         """Encode a prompt; fetch, decode, resize and hash its items, and expand their placeholders.

@@ -59,6 +59,7 @@ class LLMEngine:
         self.output_processor = OutputProcessor(self.tokenizer)
         cache = self.engine_core.kv_cache_config
         self.metrics = EngineMetrics.from_config(config, cache.num_blocks, cache.num_host_blocks)
+        self.metrics.processor_cache = self.input_processor.processor_cache
         self.stat_logger: LoggingStatLogger | None = None
         if not config.observability_config.disable_log_stats:
             self.stat_logger = LoggingStatLogger(self.metrics)

@@ -138,10 +138,13 @@ class PrefixCache:
         more the longer the sequence has grown.
         """
         known = seq.block_hashes
+        items = seq.request.mm_features
         size = self.block_size
         for i in range(len(known), num_blocks):
             start, end = i * size, (i + 1) * size
-            extra_keys = generate_block_hash_extra_keys(seq.request, start, end)
+            extra_keys: tuple[Any, ...] = ()
+            if start == 0 or items:  # of text nothing else has any
+                extra_keys = generate_block_hash_extra_keys(seq.request, start, end)
             parent = known[-1] if known else _ROOT
             known.append(hash_block_tokens(parent, seq.token_ids[start:end], extra_keys))
         return known

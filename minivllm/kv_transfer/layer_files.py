@@ -27,7 +27,7 @@ Tensors = dict[str, torch.Tensor]
 
 
 class Transfer(Protocol):
-    """What is moved; see ``PromptTransfer``."""
+    """Transfer of a prompt; see ``PromptTransfer``."""
 
     seq_id: str
     name: str

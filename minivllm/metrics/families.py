@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from bisect import bisect_left
 from collections.abc import Sequence
+from typing import Any
 
 from minivllm.config import VllmConfig
 from minivllm.metrics.reader import Counter, Gauge, Histogram, Metric, Vector
@@ -102,6 +103,9 @@ class EngineMetrics:
         cache_config: settings of the KV cache, for those of ``CACHE_LABELS`` that we have.
         num_spec_tokens: the most drafts of a sequence; 0: there are none, nor metrics of them.
         max_loras: the most adapters in a step; 0: there are none, nor a metric of them.
+
+    Attributes:
+        processor_cache: the front end's ``ProcessorCache``; None: there are no metrics of it.
     """
 
     def __init__(
@@ -112,6 +116,7 @@ class EngineMetrics:
         max_loras: int = 0,
     ):
         self.scheduler = SchedulerStats()
+        self.processor_cache: Any = None
         self.max_loras = max_loras
         self.spec_decoding = SpecDecodingStats(num_spec_tokens) if num_spec_tokens else None
         self.cache_config = {name: str(cache_config.get(name)) for name in CACHE_LABELS}
@@ -182,6 +187,9 @@ class EngineMetrics:
             "prefix_cache_queries": now.prefix_cache_queries,
             "prefix_cache_hits": now.prefix_cache_hits,
         }
+        if self.processor_cache is not None:
+            counters["mm_cache_queries"] = self.processor_cache.num_queries
+            counters["mm_cache_hits"] = self.processor_cache.num_hits
         if self.spec_decoding is not None:
             counters |= self.spec_decoding.counters
         of_the_cache = {name: value for name, value in labels.items() if name != "model_name"}

@@ -27,6 +27,8 @@ _HELP = {
     "vllm:num_requests_swapped": "Requests that wait on the host.",
     "vllm:num_requests_waiting": "Requests that wait.",
     "vllm:prefix_cache_hits": "Tokens that the prefix cache had.",
+    "vllm:mm_cache_queries": "Pictures and sounds that were looked for in the processor cache.",
+    "vllm:mm_cache_hits": "Those that were found there.",
     "vllm:prefix_cache_queries": "Tokens that were looked for in the prefix cache.",
     "vllm:prompt_tokens": "Tokens of prompts that were computed or found.",
     "vllm:prompt_tokens_by_source": "Tokens of prompts, computed and found in the cache.",

@@ -1,4 +1,4 @@
-"""One decoder for every family, on flat ragged tokens and a paged KV cache (notebook 01).
+"""One decoder for every family, on flat ragged tokens and a paged KV cache (notebooks 00b, 01).
 
 An ordinary transformer but for one line in ``Attention``: the backend puts K and V into slots, and
 reads them back through the block table. What a family does differently is said in a file of its own

@@ -1,4 +1,4 @@
-"""EncoderInputs: which items, such as pictures, a step encodes (notebook 25).
+"""EncoderInputs: which items, such as pictures, a step encodes.
 
 A placeholder needs a row of its item's encoder output. So an item is encoded, whole, in the first
 step that computes one of them, and its output is kept until the last is computed. If it does not

@@ -1,4 +1,4 @@
-"""Forks: siblings of a sequence, which share its tokens and its blocks (notebooks 04, 04b)."""
+"""Forks: siblings of a sequence, which share its tokens and its blocks."""
 
 from __future__ import annotations
 

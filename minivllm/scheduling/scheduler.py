@@ -315,8 +315,8 @@ class Scheduler:
         for seq in victims:
             self.running.remove(seq)
             self._unschedule(seq, output)
-            self._release(seq, swapped)
             seq.status = RequestStatus.PREEMPTED
+            self._release(seq, swapped)
             output.preempted_req_ids.append(seq.seq_id)
         self.num_preemptions += 1
         request.num_preemptions += 1

@@ -150,6 +150,7 @@ _OF: dict[str, tuple[Callable[[Any], bool], str]] = {
         lambda v: isinstance(v, tuple) and all(isinstance(data, bytes) for data in v),
         "a list of hashes",
     ),
+    "tuple[tuple[str, int, int], ...]": (lambda v: v == (), "empty: files tell of no items"),
 }  # by the type of a record's field
 _TYPES = _OF | {
     f"{name} | None": (lambda value, ok=ok: value is None or ok(value), f"{allowed}, or null")

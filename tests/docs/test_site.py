@@ -14,7 +14,8 @@ LECTURES = sorted(path for path in NOTEBOOKS.glob("*.ipynb") if not path.name.st
 sys.path.insert(0, str(ROOT / ".github"))
 from pages import cards, colab, notebook  # noqa: E402
 
-ON_THEIR_PAGE = [path for path in LECTURES if notebook.runs_on_its_page(path)]
+SHORT = NOTEBOOKS / "90_minutes.ipynb"
+ON_THEIR_PAGE = [path for path in (*LECTURES, SHORT) if notebook.runs_on_its_page(path)]
 
 # What a browser lacks, and numba, which would only save time.
 ABSENT = ("torch", "numpy", "matplotlib", "PIL", "tqdm", "httpx", "ipywidgets", "IPython", "numba")
@@ -46,10 +47,12 @@ def shown(output):
     return {kind: "".join(text) for kind, text in output["data"].items()}
 
 
-def test_the_cells_that_run_are_those_of_twelve_notebooks():
-    assert len(ON_THEIR_PAGE) == len(notebook.ON_THEIR_PAGE) == 12
+def test_the_cells_that_run_are_those_of_twelve_notebooks_and_of_the_short_track():
+    assert len(ON_THEIR_PAGE) == len(notebook.ON_THEIR_PAGE) == 13
+    assert SHORT in ON_THEIR_PAGE
     for path in set(LECTURES) - set(ON_THEIR_PAGE):
-        assert not any(map(notebook.needs_of, notebook.read_cells(path))), path.name
+        for cell in notebook.read_cells(path):  # the short track takes pieces of them
+            assert not notebook.needs_of(cell) or "fast" in cell["metadata"]["tags"], path.name
 
 
 @pytest.mark.parametrize("path", ON_THEIR_PAGE, ids=lambda path: path.stem)
@@ -57,7 +60,7 @@ def test_without_torch_a_cell_prints_what_is_stored_and_a_marked_one_fails(path)
     code = {i: cell for i, cell in enumerate(notebook.read_cells(path)) if "outputs" in cell}
     marked = {i: cell for i, cell in code.items() if notebook.needs_of(cell)}
     others = {i: cell for i, cell in code.items() if i not in marked}
-    assert len(others) > 2 * len(marked)
+    assert len(others) > (1 if path == SHORT else 2) * len(marked)
     replies = run(others | marked)
     for number, cell in others.items():
         assert "error" not in replies[number], (number, replies[number])

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from minivllm.embedded.data.scene_cases import pair_cases, picture_cases, rates
-from minivllm.embedded.data.scene_drawing import patch_labels, picture
 from minivllm.embedded.data.scene_questions import FORMS, pair_question, prompt, question
 from minivllm.embedded.data.scenes import (
     COLOURS,
@@ -18,6 +17,7 @@ from minivllm.embedded.data.scenes import (
     moving_scene,
     plain_scene,
 )
+from minivllm.lab.training.scene_drawing import patch_labels, picture
 
 PLURALS = dict(zip(WORDS["plurals"], SHAPES, strict=True))
 
@@ -84,18 +84,19 @@ def test_patches_are_labelled_by_what_covers_them():
         scene = replace(scene, size=(64, 64))
         pixels = np.asarray(picture(scene)).reshape(8, 8, 8, 8, 3).swapaxes(1, 2)
         tiles = pixels.reshape(64, 64, 3)
-        shapes, colours = patch_labels(scene)
+        labels = patch_labels(scene).T
         by_rgb = {thing.rgb: thing for thing in scene.things}
         if len(by_rgb) < len(scene.things):
             continue
-        for tile, shape, colour in zip(tiles, shapes, colours, strict=True):
+        for tile, (shape, colour, place) in zip(tiles, labels, strict=True):
             shares = {rgb: (tile == rgb).all(1).mean() for rgb in by_rgb}
             most = max(shares, key=shares.get, default=None)
             if most is None or shares[most] < 0.25:
-                assert shape == colour == 0
+                assert shape == colour == place == 0
             else:
                 assert SHAPES[shape - 1] == by_rgb[most].shape
                 assert COLOURS[colour - 1] == by_rgb[most].colour
+                assert place - 1 == by_rgb[most].place
 
 
 def right_answer(scene, kind, text):

@@ -138,7 +138,7 @@ def test_a_client_s_uuid_makes_no_two_pictures_one(server):
         assert named[0] != named[1]
         alone = ask(client, "q", {"type": "image_url", "image_url": None, "uuid": "cat"})
         assert alone.status_code == 400
-        assert "has neither data nor a uuid" in alone.json()["error"]["message"]
+        assert "a uuid alone names nothing here" in alone.json()["error"]["message"]
 
 
 @pytest.mark.parametrize(
@@ -183,6 +183,16 @@ def test_a_completion_has_no_pictures(server):
             assert "has 1 placeholder <image> for 0 images" in answer.json()["error"]["message"]
         asked = {"prompt": ["Hello", "<|image_1|>"], "max_tokens": 2}
         assert client.post("/v1/completions", json=asked).status_code == 200, "this is a text"
+
+
+def test_metrics_have_the_processor_cache(server):
+    with server.client() as client:
+        ask(client, "a", image_part(A))
+        lines = client.get("/metrics").text.splitlines()
+    counted = {line.split("{")[0]: float(line.split()[-1]) for line in lines if "mm_cache" in line
+               and not line.startswith("#") and "_total" in line}  # fmt: skip
+    assert counted["vllm:mm_cache_queries_total"] >= 1
+    assert counted.keys() == {"vllm:mm_cache_queries_total", "vllm:mm_cache_hits_total"}
 
 
 def test_a_large_body_is_refused_before_it_is_read(server):

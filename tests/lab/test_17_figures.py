@@ -44,6 +44,16 @@ def test_words_of_a_picture_of_slots():
     assert "B (sql) skipped steps 0–2, runs steps 3–4" in alt
 
 
+def test_a_legend_explains_what_is_drawn_and_no_more():
+    """None waits in either run, and none is skipped in the first."""
+    one = dry_run([make_request("A", 5, 3, lora_request=PIRATE)], num_blocks=20, max_loras=1)
+    last = lora_slots(one).text.splitlines()[-1]
+    assert last == "a pirate  capital: loaded"
+    assert "skipped" not in lora_slots(one).svg
+    assert lora_slots(adapters()).text.endswith("• base  s skipped")
+    assert "s, skipped: its adapter has no slot" in lora_slots(adapters()).svg
+
+
 def test_rows_are_where_their_adapter_is():
     figure = sorted_rows([1, -1, 0, 1, 0], ["pirate", "sql"])
     assert figure.text.splitlines()[1:] == [

@@ -12,7 +12,7 @@ from test_17_figures import adapters
 from test_20_figures import GROUPED, exchanged, staged
 from test_22_figures import four
 from test_viz_figures import SVG, check_figure, chunked, drawing, forking, preempting, sharing
-from traced_runs import overlapped
+from traced_runs import overlapped, pictures
 
 import minivllm.viz as viz
 from minivllm.entrypoints.openai.tool_parsers.hermes_tool_parser import HermesToolParser
@@ -76,6 +76,7 @@ FIGURES = {  # by name: its arguments, a place that it has, and one that it has 
     "number_line": (([0.1, -0.3, 0.7], {"int2": [-0.5, 0.0, 0.5]}), ("int2",), ("int9",)),
     "overlap_lanes": (({"a": overlapped},), ("a", "CPU", 1), ("a", "GPU", 1)),
     "padded_batch": ((chunked, 3), ("flat", 4), ("flat", 99)),
+    "patch_slots": ((pictures, "cat", [["#102030"] * 5] * 2), ("slot", 1), ("slot", 99)),
     "pipeline_grid": ((staged,), (1, 1), (9, 1)),
     "pooled_rows": (([(0, 3, 3), (2, 4, 9)],), ("step", "A", 1), ("step", "Z", 1)),
     "prefix_tree": ((sharing,), (1,), (99,)),
@@ -244,7 +245,7 @@ def as_swatch(shape):
 
 
 def special(shape):
-    """What a reader would look for: not the greys that stand for the colours of all requests."""
+    """Looks that a reader would search for: not the greys that stand for all requests."""
     fill = shape.look["fill"]
     found = {("dots", shape.look.get("stroke-dasharray"))} - {("dots", None)}
     if fill.startswith("url"):

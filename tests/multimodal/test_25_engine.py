@@ -1,6 +1,7 @@
 """The engine on prompts with pictures: whatever is done to them, the tokens are the oracle's."""
 
 import random
+from dataclasses import replace
 
 import multimodal_models as small
 import numpy as np
@@ -151,22 +152,21 @@ def greedy(logits_of, theirs, prompt, max_tokens):
     return ids[len(token_ids) :]
 
 
-def test_llava_says_what_transformers_says(llava):
-    theirs, directory = llava
-    prompts, params = draw(seed=4)
-    _, outputs = run(make_llm(directory, **USUAL), prompts, params)
+@pytest.mark.parametrize("kind", ["llava", "qwen2-vl"])
+def test_tokens_and_logprobs_are_those_of_transformers(kind, llava, qwen2_vl):
+    theirs, directory = llava if kind == "llava" else qwen2_vl
+    logits_of = small.their_logits if kind == "llava" else small.their_grid_logits
+    prompts, params = draw(seed=4, kind=kind)
+    params = [replace(one, logprobs=3) for one in params]
+    llm = make_llm(directory, **USUAL, max_num_batched_tokens=25)
+    _, outputs = run(llm, prompts, params)
     for number, prompt in enumerate(prompts):
-        want = greedy(small.their_logits, theirs, prompt, params[number].max_tokens)
-        assert outputs[str(number)].outputs[0].token_ids[: len(want)] == want
-
-
-def test_qwen2_vl_says_what_transformers_says(qwen2_vl):
-    theirs, directory = qwen2_vl
-    prompts, params = draw(seed=4, kind="qwen2-vl")
-    _, outputs = run(make_llm(directory, **USUAL), prompts, params)
-    for number, prompt in enumerate(prompts):
-        want = greedy(small.their_grid_logits, theirs, prompt, params[number].max_tokens)
-        assert outputs[str(number)].outputs[0].token_ids[: len(want)] == want
+        found = outputs[str(number)].outputs[0]
+        want = greedy(logits_of, theirs, prompt, params[number].max_tokens)
+        assert found.token_ids[: len(want)] == want
+        logprobs = logits_of(theirs, *prompt).log_softmax(-1)
+        for token_id, logprob in found.logprobs[0].items():
+            assert logprob.logprob == pytest.approx(float(logprobs[token_id]), abs=1e-4)
 
 
 def test_samples_share_their_pictures(llava):

@@ -122,6 +122,16 @@ def test_each_picture_is_encoded_once_and_its_blocks_are_found_again(directory):
     assert third.num_cached_tokens < 16, "its first block has a part of the picture"
 
 
+def test_metrics_count_what_the_processor_cache_has(directory, tiny_chat):
+    llm = make(directory)
+    for image in (A, B, A):
+        run(llm, {"prompt": QUESTION, "multi_modal_data": {"image": image}})
+    found = {metric.name: metric.value for metric in llm.get_metrics() if "mm_" in metric.name}
+    assert found == {"vllm:mm_cache_queries": 3, "vllm:mm_cache_hits": 1}
+    text = LLM(str(tiny_chat), num_gpu_blocks_override=50)
+    assert not [metric.name for metric in text.get_metrics() if "mm_" in metric.name]
+
+
 def test_one_uuid_is_one_picture_for_the_program_that_says_so(directory):
     llm = make(directory)
     cat = {"multi_modal_uuids": {"image": "cat"}}

@@ -42,7 +42,7 @@ def test_one_document_more_would_take_a_step_more(seed):
 
 
 def test_the_difference_of_two_rows_is_the_softmax_of_two_logits():
-    """As notebook 24b prints it: of the language model, no token is sampled."""
+    """Rows of the language model's own head, as notebook 24b takes them."""
     two = {"architectures": ["Qwen2ForSequenceClassification"], "num_labels": 1,
            "classifier_from_token": ["I", "The"], "method": "from_2_way_softmax"}  # fmt: skip
     llm = LLM(dtype="float32", hf_overrides=two)

@@ -4,7 +4,6 @@ One program per sequence and KV head. Its rows are the query heads of the group,
 each V is read once for all of them: a decode is limited by memory, and so reads less of it.
 (vLLM 0.6.6's CUDA kernels: paged_attention_v1, csrc/attention/attention_kernels.cuh, one thread
 block per *query* head)
-(notebook 10)
 """
 
 from __future__ import annotations

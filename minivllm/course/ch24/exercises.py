@@ -1,4 +1,4 @@
-"""Exercises of notebook 24: steps, the row that LAST takes, where an instruction stands."""
+"""Exercises of notebook 24: steps, the row that LAST takes, the place of an instruction."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def _rows(
     return last_rows
 
 
-# -- design: where the instruction stands --------------------------------------------------------
+# -- design: the place of the instruction --------------------------------------------------------
 
 
 @seeded(difficulty=4, minutes=10)

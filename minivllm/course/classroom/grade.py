@@ -63,7 +63,7 @@ class Grade:
 
     @property
     def weighted(self) -> float:
-        """Of each exercise as many as its difficulty."""
+        """Points, for each exercise as many as its difficulty."""
         asked = {name: worth for name, worth in self.expected.items() if name in self.entries}
         return sum(worth * self.entries[name]["points"] for name, worth in asked.items())
 

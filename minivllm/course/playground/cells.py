@@ -25,6 +25,7 @@ class Session:
 
     def __init__(self) -> None:
         self.module = ModuleType("__main__")
+        self.module.__dict__["display"] = self.display  # which Jupyter has without an import
         self.outputs: list[Output] = []
 
     def run(self, source: str, number: int) -> dict[str, Any]:

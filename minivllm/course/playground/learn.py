@@ -49,7 +49,7 @@ def lab(name: str) -> dict[str, Any]:
 
 
 def lab_progress(kept: str = "") -> dict[str, Any]:
-    """Where the reader is: a line a lab of the page, the next one, and the text of the file.
+    """Progress of the reader: a line a lab of the page, the next one, and the text of the file.
 
     Args:
         kept: the file as the page keeps it, since a web worker forgets its own. It is taken where

@@ -60,6 +60,8 @@ class PromptProcessor:
                   "cache_salt": getattr(request, "cache_salt", None)}  # fmt: skip
         if not media.items:
             return self.engine.input_processor.preprocess(prompt)
+        if any(item is None for items in media.items.values() for item in items):
+            raise RequestError("a uuid alone names nothing here; send the picture or sound again")
         return await self.engine.preprocess(prompt | options | {"multi_modal_data": media.items})
 
     def _media_options(self, request: MediaFields) -> dict[str, Any]:

@@ -36,7 +36,7 @@ class Operations(TorchDispatchMode):
 
     @property
     def num_views(self) -> int:
-        """How many operations start nothing."""
+        """Number of operations that start nothing."""
         return len(self.calls) - len(self.kernels)
 
 

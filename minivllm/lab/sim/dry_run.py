@@ -28,6 +28,9 @@ def dry_run(
     preemption_mode: str | None = None,
     num_host_blocks: int = 0,
     max_loras: int = 0,
+    max_num_encoder_input_tokens: int = 0,
+    encoder_cache_size: int = 0,
+    disable_chunked_mm_input: bool = False,
     kv_cache_manager_cls: type[KVCacheManager] = KVCacheManager,
     max_steps: int = 100_000,
 ) -> Trace:
@@ -43,11 +46,14 @@ def dry_run(
         num_blocks: blocks in the pool, the null block included.
         num_host_blocks: the same in host memory, for swapping.
         max_loras: slots for adapters; 0 if no request has one.
+        max_num_encoder_input_tokens: encoder budget of a step, in embeddings; 0 if no request has
+            items, such as pictures.
+        encoder_cache_size: embeddings that are kept.
         kv_cache_manager_cls: a ``KVCacheManager`` of your own.
         max_steps: when to give up: with a manager of your own a request may run for ever.
         block_size, max_num_batched_tokens, max_num_seqs, max_model_len, enable_prefix_caching,
-            enable_chunked_prefill, long_prefill_token_threshold, policy, preemption_mode: as for
-            ``LLM``.
+            enable_chunked_prefill, long_prefill_token_threshold, policy, preemption_mode,
+            disable_chunked_mm_input: as for ``LLM``.
 
     Raises:
         ValueError: for a request that could never run, or a policy that never admits a request.
@@ -67,6 +73,9 @@ def dry_run(
         policy=policy,
         preemption_mode=preemption_mode,
         max_loras=max_loras,
+        max_num_encoder_input_tokens=max_num_encoder_input_tokens,
+        encoder_cache_size=encoder_cache_size,
+        disable_chunked_mm_input=disable_chunked_mm_input,
     )
     requests = [_request(index, entry) for index, entry in enumerate(workload)]
     for _ in run_steps(scheduler, requests, max_steps=max_steps):

@@ -6,7 +6,7 @@ The simulator, dry runs, replays, the playground and X-ray's what-if all make th
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from minivllm.config import SchedulerConfig
@@ -14,13 +14,15 @@ from minivllm.kv.manager import KVCacheManager
 from minivllm.lab.sim.drafting import PaddingScheduler, speculative_limits
 from minivllm.lab.sim.workloads import SimRequest
 from minivllm.lora.request import LoadedLoRA, LoRARequest
-from minivllm.multimodal.inputs import MultiModalFeatureSpec
+from minivllm.multimodal.inputs import MultiModalFeatureSpec, PlaceholderRange
 from minivllm.pooling_params import PoolingParams
 from minivllm.request import Request
 from minivllm.sampling_params import BeamSearchParams, SamplingParams
 from minivllm.scheduling import async_scheduler
 from minivllm.scheduling.scheduler import Scheduler
 from minivllm.trace import Trace
+
+PLACEHOLDER = 4  # token id of a picture's placeholders
 
 
 def make_request(
@@ -69,6 +71,33 @@ def make_request(
     if lora_request is not None:  # there are no files, and so no digest of them
         request.lora = LoadedLoRA.from_request(lora_request)
     return request
+
+
+def picture_request(
+    name: str,
+    parts: Iterable[list[int] | tuple[str, int]],
+    num_output: int = 16,
+    arrival_time: float = 0.0,
+) -> Request:
+    """Request whose prompt has text and pictures.
+
+    Args:
+        name: the request's id.
+        parts: token ids of a text, or ``(identifier, placeholders)`` of a picture.
+        num_output: tokens of its answer.
+        arrival_time: as for ``make_request``.
+    """
+    prompt: list[int] = []
+    features = []
+    for part in parts:
+        if isinstance(part, list):
+            prompt += part
+            continue
+        identifier, length = part
+        place = PlaceholderRange(len(prompt), length)
+        features.append(MultiModalFeatureSpec(None, "image", identifier, place))
+        prompt += [PLACEHOLDER] * length
+    return make_request(name, prompt, num_output, arrival_time=arrival_time, mm_features=features)
 
 
 def make_entry(entry: SimRequest, request_id: str, arrival_time: float) -> Request:

@@ -1,9 +1,9 @@
 """Train the picture model: ``python -m minivllm.lab.training.vision --output DIR``.
 
-First the eye alone learns which shape and which colour each patch of a scene shows: the labels are
-known, since the scenes are drawn. Then eye, projector and the text model learn together to answer
-questions about scenes, and a third of all they read is the text model's own training text: without
-it the model forgets everything that it could.
+First the eye alone learns which shape each patch of a scene shows, in which colour and at which
+place: the labels are known, since the scenes are drawn. Then eye, projector and the text model
+learn together to answer questions about scenes, and a third of all they read is the text model's
+own training text: without it the model forgets everything that it could.
 """
 
 import platform
@@ -54,11 +54,11 @@ from minivllm.lab.training.vision_network import (
 )
 from minivllm.lab.training.vision_progress import report
 
-PICTURES = 48
-"""Pictures of a step of the eye alone, in each worker."""
-PICTURE_TOKENS = 3072
-"""Tokens of a step about pictures, in each worker."""
-LABEL_WEIGHT = 0.3
+PICTURES = 96
+"""Pictures of a step of the eye alone, over all workers."""
+PICTURE_TOKENS = 4096
+"""Tokens of a step about pictures, over all workers: twice as many as of the text replayed."""
+LABEL_WEIGHT = 0.1
 TEXT_WEIGHT = 0.5
 EYE = curriculum.VISION_PLAN.stages[0]
 
@@ -128,10 +128,10 @@ class VisionRun:
                 layer.compile(dynamic=True)
 
     def label_loss(self, scenes: list[Scene], states: Tensor) -> Tensor:
-        return self.labels.loss(states, *labels(scenes))
+        return self.labels.loss(states, labels(scenes))
 
     def eye_loss(self, rng: random.Random) -> dict[str, Tensor]:
-        scenes = [drawn_scene(rng) for _ in range(PICTURES)]
+        scenes = [drawn_scene(rng) for _ in range(PICTURES // workers.count())]
         with torch.autocast("cpu", dtype=torch.bfloat16):
             states = self.network.model.vision_tower(pixels(scenes)).last_hidden_state
             return {"loss": self.label_loss(scenes, states)}
@@ -176,7 +176,7 @@ class VisionRun:
             return {"scenes": iter(lambda: rng, None)}
         rows = Rows(self.tokenizer)
         return {
-            "pictures": picture_batches(rows, rng, PICTURE_TOKENS),
+            "pictures": picture_batches(rows, rng, PICTURE_TOKENS // workers.count()),
             "text": text_batches(stage, self),
         }
 

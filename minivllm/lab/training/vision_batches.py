@@ -19,7 +19,6 @@ from tokenizers import Tokenizer
 from torch import Tensor
 from transformers import AutoImageProcessor, BaseImageProcessor
 
-from minivllm.embedded.data.scene_drawing import patch_labels, picture
 from minivllm.embedded.data.scene_questions import (
     FORMS,
     IMAGE,
@@ -30,6 +29,7 @@ from minivllm.embedded.data.scene_questions import (
     question,
 )
 from minivllm.embedded.data.scenes import Scene, draw_scene, moving_scene, plain_scene
+from minivllm.lab.training.scene_drawing import patch_labels, picture
 from minivllm.lab.training.tokenization import TURN_END
 from minivllm.lab.training.vision_export import write_preprocessor
 from minivllm.lab.training.vision_network import EYE, PATCHES, picture_tokenizer
@@ -149,11 +149,10 @@ def pixels(scenes: Sequence[Scene]) -> Tensor:
     return processed["pixel_values"]
 
 
-def labels(scenes: Sequence[Scene]) -> tuple[Tensor, Tensor]:
-    """The shape and the colour that each patch shows: [pictures, patches] both."""
+def labels(scenes: Sequence[Scene]) -> Tensor:
+    """Shape, colour and place of what each patch shows: [pictures, 3, patches]."""
     drawn = [patch_labels(scene, EYE["image_size"], EYE["patch_size"]) for scene in scenes]
-    shapes, colours = zip(*drawn, strict=True)
-    return torch.from_numpy(np.stack(shapes)), torch.from_numpy(np.stack(colours))
+    return torch.from_numpy(np.stack(drawn))
 
 
 @dataclass

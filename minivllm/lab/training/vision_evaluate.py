@@ -10,11 +10,11 @@ import typer
 
 from minivllm.embedded import embedded_vision_path
 from minivllm.embedded.data.scene_cases import PictureCase, pair_cases, picture_cases, rates
-from minivllm.embedded.data.scene_drawing import picture
 from minivllm.entrypoints.llm import LLM
 from minivllm.lab.training.evaluate import answers as text_answers
 from minivllm.lab.training.evaluate import is_right
 from minivllm.lab.training.manifest import update_manifest
+from minivllm.lab.training.scene_drawing import picture
 from minivllm.lab.training.suites import Case, all_suites
 from minivllm.sampling_params import SamplingParams
 

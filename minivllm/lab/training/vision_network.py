@@ -17,13 +17,14 @@ from transformers import LlavaConfig, LlavaForConditionalGeneration
 
 from minivllm.embedded import embedded_model_path
 from minivllm.embedded.data.scene_questions import IMAGE
-from minivllm.embedded.data.scenes import COLOURS, SHAPES, WORDS
+from minivllm.embedded.data.scenes import COLOURS, PLACES, SHAPES, WORDS
 from minivllm.lab.training.export import load_network
 from minivllm.lab.training.tokenization import load_tokenizer
 from minivllm.utils.toml_data import load_toml
 
 FILES = load_toml(__package__, "vision")
 EYE: dict[str, int] = FILES["eye"]
+GROUND_WEIGHT = 0.2
 PATCHES = (EYE["image_size"] // EYE["patch_size"]) ** 2
 
 
@@ -60,10 +61,17 @@ def picture_config(tokenizer: Tokenizer) -> dict[str, object]:
 
 @torch.no_grad()
 def make_picture_network(tokenizer: Tokenizer, seed: int) -> LlavaForConditionalGeneration:
-    """A new eye and projector before the text model; a new word begins as the mean of its parts."""
+    """A new eye and projector before the text model; a new word begins as the mean of its parts.
+
+    The projector's vectors begin as large as the embeddings of words. Smaller ones drown in what
+    the layers add to them: only colours came through.
+    """
     torch.manual_seed(seed)
     config = LlavaConfig.from_dict(picture_config(tokenizer))
     network = LlavaForConditionalGeneration._from_config(config, attn_implementation="sdpa")
+    for linear in (network.model.multi_modal_projector.linear_1,
+                   network.model.multi_modal_projector.linear_2):  # fmt: skip
+        nn.init.normal_(linear.weight, std=linear.in_features**-0.5)
     source = embedded_model_path()
     weights = load_network(source).model.state_dict()
     rows = weights.pop("embed_tokens.weight")
@@ -82,15 +90,25 @@ def load_picture_network(directory: Path) -> LlavaForConditionalGeneration:
 
 
 class PatchLabels(nn.Module):
-    """Two linear heads on the eye, in training only: the shape and the colour of each patch."""
+    """Linear heads on the eye, in training only: shape, colour and place of what a patch shows.
+
+    Without the place the eye forgets where a patch is: what it is told apart by is not there.
+    """
 
     def __init__(self) -> None:
         super().__init__()
-        self.shape = nn.Linear(EYE["hidden_size"], len(SHAPES) + 1)
-        self.colour = nn.Linear(EYE["hidden_size"], len(COLOURS) + 1)
+        kinds = (len(SHAPES), len(COLOURS), len(PLACES))
+        self.heads = nn.ModuleList(nn.Linear(EYE["hidden_size"], count + 1) for count in kinds)
 
-    def loss(self, states: Tensor, shapes: Tensor, colours: Tensor) -> Tensor:
-        """Summed cross entropies; states [pictures, patches, width], labels [pictures, patches]."""
-        by_shape = cross_entropy(self.shape(states).flatten(0, 1).float(), shapes.flatten())
-        by_colour = cross_entropy(self.colour(states).flatten(0, 1).float(), colours.flatten())
-        return by_shape + by_colour
+    def loss(self, states: Tensor, labels: Tensor) -> Tensor:
+        """Summed cross entropies; states [pictures, patches, width], labels [pictures, 3, patches].
+
+        Most patches show the ground: it counts a fifth.
+        """
+        losses = []
+        for head, wanted in zip(self.heads, labels.unbind(1), strict=True):
+            weights = torch.ones(head.out_features)
+            weights[0] = GROUND_WEIGHT
+            found = head(states).flatten(0, 1).float()
+            losses.append(cross_entropy(found, wanted.flatten(), weights))
+        return torch.stack(losses).sum()

@@ -26,7 +26,6 @@ from minivllm.lab.viz.figures.step_tensors import step_tensors
 from minivllm.lab.viz.figures.stepper import stepper
 from minivllm.lab.viz.figures.timeline import compare, timeline
 from minivllm.lab.viz.figures.wire import wire
-from minivllm.lab.viz.figures.wire_text import wire_text
 from minivllm.lab.viz.page.chrome_trace import save_chrome_trace
 from minivllm.lab.viz.page.page import save_html
 
@@ -34,5 +33,5 @@ __all__ = [
     "Figure", "Plot", "bit_fields", "block_grid", "block_table", "compare", "draft_lanes",
     "filmstrip", "lanes", "latency", "number_line", "overlap_lanes", "plot", "prefix_tree",
     "program_loads", "rank_lanes", "roofline", "save_chrome_trace", "save_html", "similarity",
-    "speedups", "step_tensors", "stepper", "timeline", "wire", "wire_text",
+    "speedups", "step_tensors", "stepper", "timeline", "wire",
 ]  # fmt: skip

@@ -150,7 +150,7 @@ def _look(beam: Beam, fill: str, edge: str) -> dict[str, str | float]:
 
 
 def _kind(beam: Beam) -> tuple[bool, bool]:
-    """What a beam's box looks like, whatever its colour."""
+    """The look of a beam's box, whatever its colour."""
     return beam.is_dropped, beam.is_final
 
 

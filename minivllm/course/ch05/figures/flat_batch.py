@@ -38,7 +38,7 @@ class _Rows:
 
 
 def _rows_of(trace: Trace, step: int | None) -> list[_Rows]:
-    """What the plan of a step computes, in the order of its batch."""
+    """The rows that a step computes, in the order of its batch."""
     owners = owners_of(trace)
     plans = {record.step for record in trace.of(Scheduled)}
     step = max(plans, default=None) if step is None else step

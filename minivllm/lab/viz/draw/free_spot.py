@@ -1,4 +1,4 @@
-"""Where words beside a point of a plot cover the least of what is drawn."""
+"""The spot beside a point of a plot where words cover the least of what is drawn."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Box = tuple[float, float, float, float]  # left, low, right, high
 
 
 def free_spot(axes: Axes, point: Point, words: str) -> Point:
-    """How far, in points, words go to the right of a place and up, or to the left and down.
+    """Points by which words go to the right of a place and up, or to the left and down.
 
     Args:
         axes: of which all but the words has been laid out.

@@ -68,10 +68,11 @@ def picture(scene: Scene) -> Image.Image:
     return image
 
 
-def patch_labels(scene: Scene, side: int = 64, patch: int = 8) -> tuple[np.ndarray, np.ndarray]:
-    """The shape and the colour that each patch of the resized picture shows: [patches] both.
+def patch_labels(scene: Scene, side: int = 64, patch: int = 8) -> np.ndarray:
+    """Shape, colour and place of the thing that each patch of the resized picture shows.
 
-    0 is the ground; shape i of `SHAPES` and colour i of `COLOURS` are i + 1.
+    [3, patches]: 0 is the ground; shape i of `SHAPES`, colour i of `COLOURS` and place i are i + 1.
+    The place is the thing's own, wherever in it the patch lies.
     """
     owners = Image.new("L", (side, side))
     draw = ImageDraw.Draw(owners)
@@ -82,12 +83,9 @@ def patch_labels(scene: Scene, side: int = 64, patch: int = 8) -> tuple[np.ndarr
     rows = side // patch
     tiles = np.asarray(owners).reshape(rows, patch, rows, patch).swapaxes(1, 2)
     tiles = tiles.reshape(rows * rows, patch * patch)
-    shares = [(tiles == index + 1).mean(1) for index in range(len(scene.things))]
-    shapes = np.zeros(rows * rows, dtype=np.int64)
-    colours = np.zeros(rows * rows, dtype=np.int64)
-    if shares:
-        most = np.argmax(shares, axis=0)
-        shown = np.max(shares, axis=0) >= COVERED
-        shapes = np.array([SHAPES.index(t.shape) + 1 for t in scene.things])[most] * shown
-        colours = np.array([COLOURS.index(t.colour) + 1 for t in scene.things])[most] * shown
-    return shapes, colours
+    labels = np.zeros((3, rows * rows), dtype=np.int64)
+    for index, thing in enumerate(scene.things):  # things do not touch: none covers two shares
+        shown = (tiles == index + 1).mean(1) >= COVERED
+        of_thing = (SHAPES.index(thing.shape), COLOURS.index(thing.colour), thing.place)
+        labels[:, shown] = np.array(of_thing)[:, None] + 1
+    return labels
