@@ -105,7 +105,7 @@ class RemoteKVs:
         return True
 
     def _reserve(self, seq: Sequence, hit: CacheHit, num_external: int) -> None:
-        """Reserve blocks for all tokens, those to come and the rest; others cannot find them yet."""
+        """Reserve blocks for all tokens, those to come and the rest; others cannot find them."""
         manager = self.kv_manager
         manager.allocate_new_computed_blocks(seq, hit)
         if manager.prefix_cache is not None:

@@ -36,6 +36,7 @@ from minivllm.scheduling.scheduler import Scheduler
 from minivllm.utils.validation import check, is_int
 
 _NEVER = float("inf")
+_NO_CPU = CPUSeconds(before=0.0, after=0.0, after_each=0.0, api_each=0.0)
 
 
 class LinkConnector(KVConnectorBase):
@@ -106,7 +107,7 @@ class _Stages:
 
     cost: PoolCost
     num_ranks: int = 1
-    cpu: CPUSeconds = CPUSeconds(0.0, 0.0, 0.0, 0.0)
+    cpu: CPUSeconds = _NO_CPU
 
     @property
     def stages(self) -> list[_Stages]:
@@ -354,7 +355,7 @@ def goodput(
 def poisson(
     rate: float, num_prompt: int, num_output: int, num_requests: int, seed: int
 ) -> list[SimRequest]:
-    """Return equal requests that come at random, ``rate`` a second, each with a prompt of its own."""
+    """Return equal requests, each with its own prompt, that come at random, ``rate`` a second."""
     rng = Random(seed)
     now = 0.0
     requests = []
