@@ -19,12 +19,14 @@ from minivllm.lab.sim.cost import (
     Work,
     attended_pairs,
 )
+from minivllm.lab.sim.disaggregation import PoolTimes, goodput, poisson, simulate_pools
 from minivllm.lab.sim.dry_run import dry_run
 from minivllm.lab.sim.interconnects import LINKS, Link, ring_bytes
 from minivllm.lab.sim.launches import launch_each, launch_graph
 from minivllm.lab.sim.loop import runner_output
 from minivllm.lab.sim.machines import NODES, Node
 from minivllm.lab.sim.make import make_scheduler, picture_request
+from minivllm.lab.sim.pool_costs import TABLES, RooflineCost, TableCost
 from minivllm.lab.sim.prefix_hits import prefix_hits
 from minivllm.lab.sim.recordings import GOLDEN, load_recording
 from minivllm.lab.sim.replay import replay
@@ -35,12 +37,13 @@ from minivllm.lab.sim.waste import NUM_SLOTS, measure_waste
 from minivllm.lab.sim.workloads import SimRequest, alpaca_like, sharegpt_like
 
 __all__ = [
-    "GOLDEN", "HARDWARE", "LINKS", "MODELS", "NODES", "NUM_SLOTS", "Acceptance", "BuddyPool",
-    "Cluster", "ContiguousKVCacheManager", "CostModel", "FirstFitPool", "Hardware", "Link",
-    "ModelShape", "Node", "SimRequest", "Work", "alpaca_like", "attended_pairs", "chats",
-    "chi_square", "dry_run", "launch_each", "launch_graph", "load_recording", "make_scheduler",
-    "measure_sharing", "measure_waste", "percentiles", "picture_request", "prefix_hits", "replay",
-    "ring_bytes", "run_ranks", "runner_output", "sharegpt_like", "simulate", "table_chat",
+    "GOLDEN", "HARDWARE", "LINKS", "MODELS", "NODES", "NUM_SLOTS", "TABLES", "Acceptance",
+    "BuddyPool", "Cluster", "ContiguousKVCacheManager", "CostModel", "FirstFitPool", "Hardware",
+    "Link", "ModelShape", "Node", "PoolTimes", "RooflineCost", "SimRequest", "TableCost", "Work",
+    "alpaca_like", "attended_pairs", "chats", "chi_square", "dry_run", "goodput", "launch_each",
+    "launch_graph", "load_recording", "make_scheduler", "measure_sharing", "measure_waste",
+    "percentiles", "picture_request", "poisson", "prefix_hits", "replay", "ring_bytes",
+    "run_ranks", "runner_output", "sharegpt_like", "simulate", "simulate_pools", "table_chat",
 ]  # fmt: skip
 
 if __name__ == "__main__":

@@ -33,7 +33,8 @@ def check_progress(
     requests are to come.
     """
     happened = scheduler_output.num_scheduled_tokens or scheduler_output.preempted_req_ids
-    if not (happened or scheduler.running or more_to_come or _waits_for_others(scheduler)):
+    may_change = happened or scheduler.running or more_to_come
+    if scheduler.requests and not (may_change or _waits_for_others(scheduler)):
         raise LivelockError.by(scheduler)
 
 

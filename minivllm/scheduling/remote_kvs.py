@@ -104,16 +104,14 @@ class RemoteKVs:
         return True
 
     def _reserve(self, seq: Sequence, hit: CacheHit, num_external: int) -> None:
-        """Reserve blocks for the tokens that are to come; none of them can be found by others."""
+        """Reserve blocks for all tokens, those to come and the rest; others cannot find them."""
         manager = self.kv_manager
         manager.allocate_new_computed_blocks(seq, hit)
         if manager.prefix_cache is not None:
             manager.prefix_cache.record_queries([seq])
         seq.num_computed_tokens += num_external
         table = manager.block_tables[seq.seq_id]
-        blocks = manager.block_pool.get_new_blocks(
-            table.num_missing_blocks(seq.num_computed_tokens)
-        )
+        blocks = manager.block_pool.get_new_blocks(table.num_missing_blocks(seq.num_tokens))
         table.blocks += blocks
         self.connector.update_state_after_alloc(seq, table.block_ids, num_external)
         if self.trace is not None:

@@ -25,6 +25,8 @@ class Size(NamedTuple):
     num_kv: int  # read and written
     num_seen: int  # of all running sequences, tokens with K and V
     num_empty: int  # and empty slots in their last blocks
+    num_decodes: int = 0  # sequences with one new token
+    num_decode_kv: int = 0  # tokens that these see
 
 
 class Replica:
@@ -136,7 +138,7 @@ class Replica:
         """Take the model's place, and let the time of a step pass."""
         output, size = self._forward(plan)
         start = self.clock.now
-        seconds = self.stages[0].step_seconds(size.num_tokens, size.num_attended, size.num_kv)
+        seconds = self._step_seconds(size)
         if not size.num_tokens:
             seconds = self._empty_step_seconds()
         if self.has_lanes and size.num_tokens:
@@ -145,6 +147,10 @@ class Replica:
         self.memory.add(seconds, size.num_seen, size.num_empty)
         self.clock.now = start + seconds
         return output
+
+    def _step_seconds(self, size: Size) -> float:
+        """Seconds of a step of this size."""
+        return self.stages[0].step_seconds(size.num_tokens, size.num_attended, size.num_kv)
 
     def _stop(self, plan: SchedulerOutput, sampled: dict[str, int]) -> None:
         """Put stop tokens in the place of the last tokens of answers that end by one."""
@@ -182,6 +188,8 @@ class Replica:
         num_kv = 0
         num_seen = 0
         num_empty = 0
+        num_decodes = 0
+        num_decode_kv = 0
         for seq in scheduler.running:
             seq_id = seq.seq_id
             token_ids = seq.token_ids
@@ -191,6 +199,8 @@ class Replica:
             num_empty += -context % block_size
             if num_new == 1:
                 num_attended += context
+                num_decodes += 1
+                num_decode_kv += context
             elif num_new:
                 num_attended += attended_pairs(context - num_new, num_new)
             else:
@@ -212,5 +222,7 @@ class Replica:
             num_kv=num_kv + num_tokens,
             num_seen=num_seen,
             num_empty=num_empty,
+            num_decodes=num_decodes,
+            num_decode_kv=num_decode_kv,
         )
         return runner_output(sampled, survivors), size
