@@ -20,7 +20,7 @@ BOUNDS = {
     "engine": 24_000,
     "server": 6_000,
     "course": 16_500,
-    "lab": 16_000,
+    "lab": 16_500,
     "xray": 3_200,
     "embedded": 1_700,
 }
