@@ -87,7 +87,7 @@ class LinkConnector(KVConnectorBase):
 
     @property
     def next_end(self) -> float:
-        """When the next transfer ends; infinity: none is under way."""
+        """Time at which the next transfer ends; infinity: none is under way."""
         return min((*self.sending.values(), *self.receiving.values()), default=_NEVER)
 
     def take_ended(self) -> KVConnectorOutput:
@@ -103,7 +103,7 @@ class LinkConnector(KVConnectorBase):
 
 @dataclass(frozen=True)
 class _Stages:
-    """What a ``Replica`` asks of a cost model; the seconds come from a ``PoolCost``."""
+    """Cost model as a ``Replica`` asks it; the seconds come from a ``PoolCost``."""
 
     cost: PoolCost
     num_ranks: int = 1
