@@ -177,7 +177,9 @@ class Scheduler:
             # passed over, others may run: its tokens are still on their way, or no slot is free
             if request.is_in_flight or not self.lora_slots.join(request):
                 continue
-            no_room = self.token_budget <= 0 or self.swapped or not self._has_room(request)
+            # the swapped come first, but for those that hold blocks which the swapped may need
+            first = self.swapped and request.request_id not in self.waiting.holding
+            no_room = self.token_budget <= 0 or first or not self._has_room(request)
             if no_room or not self._admit_or_fetch(request, output):
                 return
 
@@ -401,9 +403,7 @@ class Scheduler:
             self.trace.end_step()
         return updated
 
-    def _append_sampled(self, seq: Sequence, token_ids: list[int]) -> None:
-        """Append a step's tokens to a sequence; the one that ends it is the last that is kept."""
-        append_until_stop(seq, token_ids, self.config.max_model_len, update=self)
+    _append_sampled = append_until_stop
 
     # -- what changes a sequence; a beam search asks for it, too -----------------------------------
 

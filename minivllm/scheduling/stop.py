@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from minivllm.config import SchedulerConfig
 from minivllm.request import RequestStatus, Sequence
 from minivllm.scheduling.output import NO_TOKEN
 
@@ -35,6 +36,8 @@ def check_stop(seq: Sequence, max_model_len: int) -> tuple[RequestStatus, int | 
 class Update(Protocol):
     """Scheduler, as far as a sequence grows and ends by it."""
 
+    config: SchedulerConfig
+
     def append(self, seq: Sequence, token_id: int) -> None: ...
 
     def finish(
@@ -42,16 +45,13 @@ class Update(Protocol):
     ) -> None: ...
 
 
-def append_until_stop(
-    seq: Sequence, token_ids: list[int], max_model_len: int, update: Update
-) -> None:
+def append_until_stop(update: Update, seq: Sequence, token_ids: list[int]) -> None:
     """Append a step's tokens to a sequence, up to the one that ends it.
 
     Args:
+        update: the scheduler.
         seq: gets them.
         token_ids: sampled; those that do not count are taken out.
-        max_model_len: its longest length.
-        update: the scheduler.
     """
     for i, token_id in enumerate(token_ids):
         no_token = token_id == NO_TOKEN
@@ -60,7 +60,7 @@ def append_until_stop(
             update.finish(seq, RequestStatus.FINISHED_ERROR)
             return
         update.append(seq, token_id)
-        end = check_stop(seq, max_model_len)
+        end = check_stop(seq, update.config.max_model_len)
         if end is not None:
             del token_ids[i + 1 :]
             status, stop_reason = end

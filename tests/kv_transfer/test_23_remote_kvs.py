@@ -208,6 +208,18 @@ def test_two_that_wait_never_wait_for_each_other():
     assert is_right(long.seqs[0])
 
 
+def test_swapped_samples_and_requests_that_hold_blocks_never_wait_for_each_other():
+    engine = Engine(num_blocks=14, caching=False, max_num_batched_tokens=5)
+    samples = make_request("samples", [9] * 14, 9, n=2)  # preempted, they are swapped
+    engine.scheduler.add_request(samples)
+    others = [fetching("a", 18, 3, delay=6), fetching("b", 15, 5, delay=3)]
+    for other in others:
+        engine.step()
+        engine.scheduler.add_request(other)
+    engine.run()
+    assert all(is_right(seq) for request in (samples, *others) for seq in request.seqs)
+
+
 @examples(60)
 @given(data=st.data())
 def test_any_mixture_ends_with_the_right_tokens_and_all_blocks_free(data):
