@@ -177,9 +177,7 @@ class Scheduler:
             # passed over, others may run: its tokens are still on their way, or no slot is free
             if request.is_in_flight or not self.lora_slots.join(request):
                 continue
-            # the swapped come first, but for those that hold blocks which the swapped may need
-            first = self.swapped and request.request_id not in self.waiting.holding
-            no_room = self.token_budget <= 0 or first or not self._has_room(request)
+            no_room = self.token_budget <= 0 or not self._has_room(request)
             if no_room or not self._admit_or_fetch(request, output):
                 return
 
@@ -224,6 +222,8 @@ class Scheduler:
 
     def _admit_or_fetch(self, request: Request, output: SchedulerOutput) -> bool:
         """Admit a request, or let its K and V be fetched. False: there is too little room."""
+        if self.swapped and request.request_id not in self.waiting.holding:
+            return False  # the swapped come first; they may need blocks that another one holds
         remote = self.remote_kvs
         fetched = None if remote is None else remote.consider(request, output, self)
         return self._admit(request, output) if fetched is None else fetched
