@@ -116,7 +116,12 @@ class LLM(PoolingMixin):
             raise ValueError(f"{self._model_name()} is not a multimodal model")
         params = self.get_default_sampling_params() if sampling_params is None else sampling_params
         requests = self._make_requests(
-            prompts, params, priority, lora_request, tokenization_kwargs, mm_processor_kwargs
+            prompts,
+            params,
+            priority,
+            lora_request,
+            tokenization_kwargs=tokenization_kwargs,
+            mm_kwargs=mm_processor_kwargs,
         )
         for request in requests:
             request.sampling_params.output_kind = RequestOutputKind.FINAL_ONLY

@@ -95,7 +95,8 @@ class ExampleConnector(KVConnectorBase):
         params = request.kv_transfer_params
         if params is None:
             return
-        prefill, decode = params.get("do_remote_prefill"), params.get("do_remote_decode")
+        prefill = params.get("do_remote_prefill")
+        decode = params.get("do_remote_decode")
         for name, value in (("do_remote_prefill", prefill), ("do_remote_decode", decode)):
             ok = value is None or isinstance(value, bool)
             check(ok, f"kv_transfer_params[{name!r}]", value, "true or false")

@@ -143,7 +143,8 @@ class RemoteKVs:
 
     def _fail(self, seq_id: str, scheduler: Admission) -> Sequence | None:
         """Compute a request whose transfer has failed, or end it with an error and return it."""
-        index = seq = None
+        index = None
+        seq = None
         if seq_id in self.sending:  # it was aborted
             self.kv_manager.free(self.sending.pop(seq_id))
         elif seq_id in self.waiting:

@@ -15,7 +15,9 @@ from minivllm.utils.math_utils import cdiv
 
 BLOCK_SIZE = 4
 NUM_BLOCKS = 9
-ROWS, STRIDE, BLOCK = 3, 20, 16
+ROWS = 3
+STRIDE = 20
+BLOCK = 16
 LOG_2 = math.log(2)
 
 

@@ -57,14 +57,15 @@ class Scene:
     noise_seed: int = field(default=0)
 
 
-def _bytes(red: float, green: float, blue: float) -> RGB:
+def _bytes(color: tuple[float, float, float]) -> RGB:
+    red, green, blue = color
     return round(255 * red), round(255 * green), round(255 * blue)
 
 
 def colour_of(rng: random.Random, name: str) -> RGB:
     """One of the colours that go by this name."""
     hue, saturation, value = (rng.uniform(*bounds) for bounds in WORDS["colours"][name])
-    return _bytes(*colorsys.hsv_to_rgb(hue / 360 % 1.0, saturation, value))
+    return _bytes(colorsys.hsv_to_rgb(hue / 360 % 1.0, saturation, value))
 
 
 def _ground(rng: random.Random, taken: set[str]) -> tuple[str | None, RGB]:
@@ -75,13 +76,13 @@ def _ground(rng: random.Random, taken: set[str]) -> tuple[str | None, RGB]:
         value = rng.uniform(*WORDS["greys"][name])
         if name != "grey" and chance < 0.25:
             value = float(name == "white")
-        return name, _bytes(value, value, value)
+        return name, _bytes((value, value, value))
     free = [name for name in COLOURS if name not in taken]
     if chance < 0.6 and free:
         name = rng.choice(free)
         return name, colour_of(rng, name)
     tinted = colorsys.hsv_to_rgb(rng.random(), rng.uniform(0.0, 0.25), rng.uniform(0.1, 1.0))
-    return None, _bytes(*tinted)
+    return None, _bytes(tinted)
 
 
 def _turn(rng: random.Random, shape: str) -> int:

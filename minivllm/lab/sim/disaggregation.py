@@ -342,7 +342,8 @@ def goodput(
     """
     found = []
     for seed in seeds:
-        low, high = 0.0, most
+        low = 0.0
+        high = most
         while high - low > 0.02 * max(low, 0.5):
             rate = (low + high) / 2
             times = serve(poisson(rate, num_prompt, num_output, num_requests, seed))

@@ -116,11 +116,21 @@ _OPT_13B = 2 * 40 * 5120 * 2  # bytes of K and V per token
 # OPT-13B on an A100, as DistServe's simulator has it (Zhong et al. 2024), one device
 TABLES = {
     "distserve": TableCost(
-        "distserve", (18.103, 0.10191, 7.122e-6), DecodeFit(19.935, 6.269e-4, 0.03851),
-        DecodeFit(7.166, 5.798e-4, 0.15831), 95, (2.0, 1e-4), _OPT_13B,
+        name="distserve",
+        prefill=(18.103, 0.10191, 7.122e-6),
+        small=DecodeFit(19.935, 6.269e-4, 0.03851),
+        large=DecodeFit(7.166, 5.798e-4, 0.15831),
+        large_from=95,
+        engine=(2.0, 1e-4),
+        kv_bytes_per_token=_OPT_13B,
     ),
     "vllm-0.3": TableCost(
-        "vllm-0.3", (22.052, 0.14051, 8.077e-6), DecodeFit(23.475, 5.929e-4, 0.06073),
-        DecodeFit(20.206, 4.908e-4, 0.12000), 95, (2.0, 1e-4), _OPT_13B,
+        name="vllm-0.3",
+        prefill=(22.052, 0.14051, 8.077e-6),
+        small=DecodeFit(23.475, 5.929e-4, 0.06073),
+        large=DecodeFit(20.206, 4.908e-4, 0.12000),
+        large_from=95,
+        engine=(2.0, 1e-4),
+        kv_bytes_per_token=_OPT_13B,
     ),
-}  # fmt: skip
+}

@@ -200,15 +200,22 @@ class _Paper:
                 cost = gap + (top != centred)
                 level = min(max(y + height / 2, top + 6), top + size.height - 6)
                 level = min(max(level, y), bottom)
-                yield self._spot(lines, right + gap, top, (right, level), (gap, 0), cost)
-                yield self._spot(lines, x - gap - size.width, top, (x, level), (-gap, 0), cost + 6)
+                yield self._spot(
+                    lines, right + gap, top, start=(right, level), way=(gap, 0), cost=cost
+                )
+                beside = x - gap - size.width
+                yield self._spot(lines, beside, top, start=(x, level), way=(-gap, 0), cost=cost + 6)
             for i, left in enumerate(lefts):
                 cost = gap + 2 + i / 10
                 across = min(max(middle, left + 4), left + size.width - 4)
                 across = min(max(across, x), right)
                 above = y - gap - size.height
-                yield self._spot(lines, left, bottom + gap, (across, bottom), (0, gap), cost)
-                yield self._spot(lines, left, above, (across, y), (0, -gap), cost + 2)
+                yield self._spot(
+                    lines, left, bottom + gap, start=(across, bottom), way=(0, gap), cost=cost
+                )
+                yield self._spot(
+                    lines, left, above, start=(across, y), way=(0, -gap), cost=cost + 2
+                )
 
     def _spot(
         self, lines: list[str], left: float, top: float, start: tuple[float, float],
