@@ -56,7 +56,8 @@ def start(directory, *words):
 
 @pytest.fixture(scope="module")
 def server(directory, allowed, port):
-    words = ["--allowed-local-media-path", str(allowed), "--allowed-media-domains", *DOMAINS]
+    words = ["--enable-prompt-tokens-details", "--allowed-local-media-path", str(allowed)]
+    words += ["--allowed-media-domains", *DOMAINS]
     with start(directory, *words) as running:
         connector = running.engine.input_processor.multimodal.connector
         connector.network = network(port)
@@ -93,6 +94,9 @@ def test_openais_client_sends_a_picture_and_streams_the_answer(server):
     more = whole.usage.prompt_tokens - plain.usage.prompt_tokens
     assert more == NUM_EMBEDS + 1, "placeholders are prompt tokens, and a line's end"
     assert pieces[-1].usage.prompt_tokens == whole.usage.prompt_tokens
+    for usage in (whole.usage, pieces[-1].usage):
+        assert usage.prompt_tokens_details.multimodal_tokens == {"image": NUM_EMBEDS}
+    assert plain.usage.prompt_tokens_details.multimodal_tokens is None
     other = client.chat.completions.create(
         **asked | {"messages": [user("What is this?", image_part(B))]}
     )

@@ -60,7 +60,7 @@ class StreamOptions(OpenAIBaseModel):
 class PromptTokenUsageInfo(BaseModel):
     cached_tokens: int | None = None
     created_cache_tokens: int | None = None
-    multimodal_tokens: int | None = None
+    multimodal_tokens: dict[str, int] | None = None  # by modality; among the prompt's tokens
 
 
 class UsageInfo(BaseModel):

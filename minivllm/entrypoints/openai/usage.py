@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from argparse import Namespace
+from collections import Counter
+from copy import copy
 from typing import Any
 
 from minivllm.engine.arg_utils import EngineArgs
+from minivllm.engine.input_processor import EngineInput
 from minivllm.entrypoints.openai.generation_request import GenerationRequest
 from minivllm.entrypoints.openai.protocol import PromptTokenUsageInfo, UsageInfo
 from minivllm.outputs import RequestMetrics, RequestOutput
@@ -73,6 +76,8 @@ class UsagePolicy:
 class ChatUsagePolicy(UsagePolicy):
     """UsagePolicy of chat: it also counts tokens added to the prefix cache, in whole blocks.
 
+    ``for_prompt`` makes one that counts a prompt's pictures and sounds, too.
+
     Args:
         args: of the server.
         engine_args: of the engine.
@@ -83,12 +88,22 @@ class ChatUsagePolicy(UsagePolicy):
         self._block_size = (
             None if engine_args.enable_prefix_caching is False else engine_args.block_size or 16
         )
+        self._multimodal_tokens: Counter[str] = Counter()
+
+    def for_prompt(self, prompt: EngineInput) -> ChatUsagePolicy:
+        """The policy for answers to a prompt: its details count placeholders by modality."""
+        policy = copy(self)
+        policy._multimodal_tokens = Counter()
+        for feature in prompt.mm_features:
+            policy._multimodal_tokens[feature.modality] += feature.mm_position.length
+        return policy
 
     def prompt_details(self, prompt: int, cached: int) -> PromptTokenUsageInfo | None:
         details = super().prompt_details(prompt, cached)
         if details is not None:
             whole = prompt - prompt % self._block_size if self._block_size else 0
             details.created_cache_tokens = max(0, whole - cached)
+            details.multimodal_tokens = dict(self._multimodal_tokens) or None
         return details
 
 

@@ -34,6 +34,8 @@ from minivllm.sampling_params import BeamSearchParams, SamplingParams
 class OpenAIServingChat(OpenAIServing):
     """Endpoint /v1/chat/completions."""
 
+    usage: ChatUsagePolicy
+
     def __init__(self, served: ServedModel):
         super().__init__(served)
         self.usage = ChatUsagePolicy(served.args, served.engine.args)
@@ -72,13 +74,14 @@ class OpenAIServingChat(OpenAIServing):
             lora_request=lora_request,
         )
         name = self.models.model_name(lora_request)
+        usage = self.usage.for_prompt(prompt)
         if request.stream:
             head = self.head(request_id, "chat.completion.chunk", name)
             chunks = ChatChunkBuilder(
                 request,
                 head,
                 self.served.fingerprint,
-                self.usage,
+                usage,
                 role=self.role(request),
                 echo=self.echo(request),
                 names=self.token_names(request),
@@ -91,7 +94,7 @@ class OpenAIServingChat(OpenAIServing):
         if last is None:
             return JSON(None)
         head = self.head(request_id, "chat.completion", name)
-        return JSON(self._whole(request, last, head, tools).model_dump())
+        return JSON(self._whole(request, last, head, tools, usage).model_dump())
 
     def _tool_choice(self, request: ChatCompletionRequest) -> ToolChoice | None:
         tools = shown_tools(request.tools)
@@ -127,8 +130,9 @@ class OpenAIServingChat(OpenAIServing):
         output: RequestOutput,
         head: dict,
         tools: ToolChoice | None,
+        policy: ChatUsagePolicy,
     ) -> ChatCompletionResponse:
-        usage = self.usage.of([output])
+        usage = policy.of([output])
         return ChatCompletionResponse(
             **head,
             choices=[self._choice(request, completion, tools) for completion in output.outputs],
@@ -138,7 +142,7 @@ class OpenAIServingChat(OpenAIServing):
             prompt_token_ids=output.prompt_token_ids if request.return_token_ids else None,
             prompt_text=output.prompt if request.return_prompt_text else None,
             kv_transfer_params=output.kv_transfer_params,
-            metrics=self.usage.times(request.n, output.metrics, usage.completion_tokens),
+            metrics=policy.times(request.n, output.metrics, usage.completion_tokens),
         )
 
     def _choice(
