@@ -15,7 +15,7 @@ from typing import Any
 
 from minivllm.kv.block import KVCacheBlock
 from minivllm.kv.block_table import BlockIds, KVCacheBlockCopy
-from minivllm.kv.groups.block_table import GroupBlockTable, BlockTables
+from minivllm.kv.groups.block_table import BlockTables, GroupBlockTable
 from minivllm.kv.groups.coordinator import GroupCacheHit, KVCacheCoordinator
 from minivllm.kv.groups.prefix_cache import GroupPrefixCache
 from minivllm.kv.groups.single_type import (
