@@ -26,6 +26,7 @@ class PoisonedBlocks:
         self._used = set()
         self._handed_out = set()
         self._of_plan = {}
+        self.plans = []
         self._schedule = self.scheduler.schedule
         self.scheduler.schedule = self.schedule
         self._get_new_blocks = self.manager.block_pool.get_new_blocks
@@ -43,6 +44,7 @@ class PoisonedBlocks:
     def schedule(self):
         """Make a plan, and note what holds nothing of value when it is carried out."""
         plan = self._schedule()
+        self.plans.append(plan)
         free = {block.block_id for block in self.manager.block_pool.blocks[1:]
                 if block.ref_cnt == 0 and block.block_hash is None}  # fmt: skip
         self.num_poisoned += len(free & self._used)
@@ -52,7 +54,7 @@ class PoisonedBlocks:
         host_pool = self.manager.swap_space.pool
         host = [] if host_pool is None else [b.block_id for b in host_pool.blocks if not b.ref_cnt]
         if plan.num_scheduled_tokens or moves or plan.swaps_out:
-            self._of_plan[id(plan)] = plan, sorted(device), host
+            self._of_plan[id(plan)] = sorted(device), host
             self._handed_out = set()
         return plan
 
@@ -62,7 +64,7 @@ class PoisonedBlocks:
 
         def poison(plan):
             if id(plan) in self._of_plan:  # not of a step that measures memory
-                _, device, host = self._of_plan[id(plan)]
+                device, host = self._of_plan[id(plan)]
                 write_nan(runner.kv_cache, device)
                 write_nan(runner.host_kv_cache, host)
 
