@@ -28,6 +28,7 @@ from minivllm.cpu.linear import Timings, export_timings, import_timings
 from minivllm.distributed.group import Alone, ParallelState
 from minivllm.kv.kv_cache_config import KVCacheConfig
 from minivllm.kv.kv_cache_spec import (
+    DRAFT,
     KVCacheGroupSpec,
     KVCacheSpec,
     bytes_per_block,
@@ -49,7 +50,7 @@ from minivllm.utils.math_utils import cdiv
 from minivllm.utils.platforms import describe_gpu
 from minivllm.worker.cuda_graph_runner import CUDAGraphRecorder, capture_sizes
 from minivllm.worker.draft_model import DraftModelProposer
-from minivllm.worker.kv_cache import DRAFT, kv_cache_specs, make_kv_cache
+from minivllm.worker.kv_cache import kv_cache_specs, make_kv_cache
 from minivllm.worker.kv_transfer import KVTransfer, make_kv_transfer
 from minivllm.worker.lora_manager import WorkerLoRAManager
 from minivllm.worker.model_runner import ModelRunner
@@ -182,9 +183,9 @@ class Worker:
     def get_kv_cache_spec(self) -> dict[str, KVCacheSpec]:
         """The KVCacheSpec of each layer that this rank has, by name; a draft model's come last."""
         cache = self.config.cache_config
-        specs = kv_cache_specs(self.model_config, cache)
+        specs = kv_cache_specs(self.model_config, cache, keeps_all=True)
         if self.draft_config is not None:
-            specs |= kv_cache_specs(self.draft_config, cache, prefix=DRAFT)
+            specs |= kv_cache_specs(self.draft_config, cache, prefix=DRAFT, keeps_all=True)
         return specs
 
     def determine_available_memory(self) -> int:
