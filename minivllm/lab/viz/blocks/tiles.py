@@ -18,11 +18,13 @@ TEXT_SLOT_WIDTH = TOKEN_LENGTH * 11 * MONO_EM + 6  # of a slot that holds them
 TEXT_MARK = {"filled": "■", "in flight": "~", "written": "+", "empty": "□"}
 PLACEHOLDER_MARK = "◌"
 
+LEFT_BEHIND = {"stroke": GREY, "stroke_dasharray": "1 3", "stroke_linecap": "round"}  # null
 DOTTED = {"stroke": GREY, "stroke_dasharray": "2 3"}  # edge of a free block that is cached
 CHANGED = {"stroke": INK, "stroke_width": 2.5}  # edge of what this step changed
 GIVEN_BACK = {"stroke": INK, "stroke_width": 2, "stroke_dasharray": "5 3"}
 
 changed_swatch = box_swatch(**CHANGED)
+left_behind_swatch = box_swatch(**LEFT_BEHIND)
 given_back_swatch = box_swatch(**GIVEN_BACK)
 hatched_swatch = box_swatch(hatched=True, stroke=NOBODY.edge)
 
