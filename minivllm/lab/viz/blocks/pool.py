@@ -113,7 +113,7 @@ class Pool:
 
     @property
     def alt(self) -> str:
-        owners = [t.owner.letter for t in self.snapshot.tables if t.blocks]
+        owners = list(dict.fromkeys(t.owner.letter for t in self.snapshot.tables if t.blocks))
         who = ", ".join(owners) if len(owners) <= 8 else count(len(owners), "sequence")
         held, *rest = self.facts.split(" · ")
         return f"{self.title}: " + "; ".join([f"{held} by {who}" if who else held, *rest]) + "."
@@ -206,7 +206,7 @@ def _draw_group(drawing: Drawing, pool: Pool, block: HeldBlock, box: Box) -> Non
 
 
 def groups_legend(snapshot: Snapshot) -> list[tuple[Swatch, str]]:
-    """Legend of the keys of KV cache groups, where there are several: those of one kind together."""
+    """Legend of the keys of KV cache groups, if there are several: those of a kind together."""
     keys: dict[str, list[str]] = {}
     for group, label in zip(snapshot.groups, snapshot.labels, strict=False):
         keys.setdefault(group.kind, []).append(label.key)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from minivllm.lab.viz.blocks.snapshot import HeldBlock, Slot
 from minivllm.lab.viz.draw.layout import NOBODY, Swatch, box_swatch
@@ -124,6 +124,17 @@ def legend_entries(
         what = "free, but still cached (3rd: two others are reused before it)"
         entries.append((box_swatch(**DOTTED), what))
     return entries
+
+
+def legend_of_nulls(entries: Iterable[HeldBlock]) -> list[tuple[Swatch, str]]:
+    """Legend of entries that windows have left behind, in this step and before."""
+    left_now = {block.was is not None for block in entries if block.is_null}
+    told = []
+    if False in left_now:
+        told.append((left_behind_swatch, "left behind by the window: null"))
+    if True in left_now:
+        told.append((given_back_swatch, "left behind in this step: its block went back"))
+    return told
 
 
 def _look(state: str, owner: Owner, is_placeholder: bool = False) -> dict[str, str]:

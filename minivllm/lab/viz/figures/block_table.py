@@ -50,8 +50,9 @@ def block_table(
     black edge is an entry that this step changed, "copy of" what it was copied from; hatching and
     ×N a block that N sequences share. Of several KV cache groups each has a row. An empty dotted
     entry is null: a sliding window has left it behind; if it did so in this step, the edge is
-    dashed, and inside is the block that went back to the pool. With many blocks, each entry shrinks to its two numbers and a
-    bar of how full it is; beyond 120, entries are left out, and it says so.
+    dashed, and inside is the block that went back to the pool. With many blocks, each entry shrinks
+    to its two numbers and a bar of how full it is; beyond 120, entries are left out, and it says
+    so.
 
     Args:
         trace: what the engine wrote.
@@ -94,7 +95,8 @@ def _drawing(
     right = MARGIN + NAMES + columns * (width + GAP) - GAP
     lines = [max(1, cdiv(len(table.blocks), columns)) for table in tables.drawn]
     bottom = HEADER_HEIGHT + sum(lines) * height
-    legend = look.legend_entries(tables.blocks) + _legend_of_nulls(tables)
+    legend = look.legend_entries(tables.blocks)
+    legend += look.legend_of_nulls(block for table in tables.drawn for block in table.blocks)
     below = (18 if tables.footnote else 0) + (WAY if way else 0)
     drawing = sheet(
         tables.title, tables.facts, tables.alt, right=right, bottom=bottom + below, legend=legend
@@ -216,19 +218,6 @@ def _draw_null(
         drawing.rect(x + 1, top, width - 2, height - 1, rx=4, fill=PAPER, **edge)
         if block.was is not None:
             drawing.text(x + width / 2, top + height / 2 + 4, block.was)
-
-
-def _legend_of_nulls(tables: BlockTables) -> list:
-    """Legend of what windows have left behind, in this step and before."""
-    nulls = [block for table in tables.drawn for block in table.blocks if block.is_null]
-    entries = []
-    if any(block.was is None for block in nulls):
-        entries.append((look.left_behind_swatch, "left behind by the window: null"))
-    if any(block.was is not None for block in nulls):
-        entries.append(
-            (look.given_back_swatch, "left behind in this step: its block was given back")
-        )
-    return entries
 
 
 def _chip_top(block: HeldBlock) -> float:

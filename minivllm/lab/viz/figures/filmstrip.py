@@ -267,8 +267,8 @@ def _legend(strip: FilmstripModel) -> list:
         cached = any(frame.pool.cached_and_free for frame in strip.frames)
         entries = look.legend_entries(blocks, any_cached=cached, any_new=False)
         entries += groups_legend(strip.frames[0].pool.snapshot)
-        if any(table.num_left for frame in strip.frames for table in frame.tables):
-            entries.append((look.left_behind_swatch, "left behind by the window: null"))
+        tables = [table for frame in strip.frames for table in frame.tables]
+        entries += look.legend_of_nulls(block for table in tables for block in table.blocks)
     if any(0 < len(frame.changed) <= most for frame in strip.frames):
         entries.append((look.changed_swatch, "a sequence got it in this step"))
         if any(frame.gave for frame in strip.frames):

@@ -52,8 +52,8 @@ def timeline(
     equal neighbours become one. Beyond 300 sequences the last ones are left out, and it says so. If
     there are drafts, a third lane shows how many were verified and how many of them accepted. If
     there are several KV cache groups, the blocks of each kind have a lane of their own, as high as
-    that of all blocks. If there are items such as pictures, two lanes show which are encoded and which the encoder cache
-    keeps, each in its colour.
+    that of all blocks. If there are items such as pictures, two lanes show which are encoded and
+    which the encoder cache keeps, each in its colour.
 
     Args:
         trace: what the engine wrote.

@@ -328,7 +328,8 @@ class TimelineWindow:
     @property
     def alt(self) -> str:
         peaks = [
-            f"at most {max(values)} of {limit} {name}" for name, _, values, limit in self.lanes
+            f"at most {max(values)} of {limit} {name if i < 2 else f'blocks of group {name}'}"
+            for i, (name, _, values, limit) in enumerate(self.lanes)
         ]
         told = self.facts.replace(" · ", ", ")
         return f"{self.title}: {told}; {listing(peaks)} in a step."
