@@ -127,7 +127,8 @@ def _windows(hf: Any) -> tuple[int | None, ...]:
     pattern = getattr(hf, "sliding_window_pattern", 6)
     check(is_int(pattern, 1), "sliding_window_pattern in config.json", pattern, "an integer >= 1")
     default = [SLIDING if (i + 1) % pattern else FULL for i in range(hf.num_hidden_layers)]
-    ok = hf.sliding_window is not None or SLIDING not in (hf.layer_types or default)
+    types = getattr(hf, "layer_types", None) or default
+    ok = hf.sliding_window is not None or SLIDING not in types
     check(ok, "sliding_window in config.json", None, f"an integer, as there are {SLIDING!r} layers")
     return read_windows(hf, default)
 
