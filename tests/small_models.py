@@ -14,6 +14,7 @@ LLAMA3 = {
 YARN = {
     "rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 16,
 }  # fmt: skip
+TYPES = ["sliding_attention", "full_attention", "sliding_attention"]
 
 # family, what differs from the small model below, and how long a sequence may be at most
 CONFIGS = {
@@ -39,6 +40,13 @@ CONFIGS = {
     "qwen3": ("Qwen3", {"num_key_value_heads": 2, "head_dim": 24}, 64),
     "qwen3-biases-tied": ("Qwen3", {"attention_bias": True, "tie_word_embeddings": True,
                           "head_dim": 8}, 64),
+    "gemma3": ("Gemma3", {"sliding_window": 5, "num_key_value_heads": 2, "head_dim": 16,
+               "layer_types": TYPES, "query_pre_attn_scalar": 24}, 64),
+    "gemma3-linear-untied": ("Gemma3", {"sliding_window": 9, "num_key_value_heads": 1,
+                             "head_dim": 8, "rope_parameters": {"full_attention": {
+                                 "rope_type": "linear", "factor": 4.0, "rope_theta": 5e4}},
+                             "sliding_window_pattern": 2, "attention_bias": True,
+                             "final_logit_softcapping": 7.0, "tie_word_embeddings": False}, 64),
     "opt": ("OPT", {"ffn_dim": 48}, 64),
     "opt-gelu-untied": ("OPT", {"ffn_dim": 40, "activation_function": "gelu", "enable_bias": False,
                         "tie_word_embeddings": False}, 64),
@@ -56,10 +64,12 @@ def make_model(family: str, **changes):
         "pad_token_id": None,
     }  # fmt: skip
     if family not in ("GPT2", "OPT"):
-        sizes |= {"intermediate_size": 48, "num_key_value_heads": 4, "tie_word_embeddings": False}
+        is_tied = family == "Gemma3"
+        sizes |= {"intermediate_size": 48, "num_key_value_heads": 4, "tie_word_embeddings": is_tied}
     if family == "OPT":
         sizes |= {"word_embed_proj_dim": 32}
-    config = getattr(transformers, f"{family}Config")(**sizes | changes)
+    text = "Text" if family == "Gemma3" else ""
+    config = getattr(transformers, f"{family}{text}Config")(**sizes | changes)
     name = "GPT2LMHeadModel" if family == "GPT2" else f"{family}ForCausalLM"
     generator = torch.Generator().manual_seed(7)
     model = getattr(transformers, name)(config).eval()

@@ -306,6 +306,9 @@ class EngineArgs:
         on_cpu = self.dtype == "auto" and device.type == "cpu"
         if on_cpu and is_quantized_in_float16(directory, model_config):
             dtype = torch.float32  # vLLM's is that of the scales; a CPU's fast path has no float16
+        ok = model_config.has_float16 or dtype != torch.float16
+        allowed = "'bfloat16' or 'float32', as this model's numbers grow too large for float16"
+        check(ok, "dtype", self.dtype, allowed)
         model_config = replace(model_config, dtype=dtype)
         # 2. What works on its outputs: drafts and grammars, which pooling has no use for.
         speculative_config = make_speculative_config(self.speculative_config, {})

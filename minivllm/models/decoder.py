@@ -102,13 +102,11 @@ class Decoder(nn.Module):
     def __init__(self, config: ModelConfig, layer_class: type[DecoderLayer]):
         super().__init__()
         self.embed_tokens = Embedding(config.vocab_size, config.hidden_size)
+        self.rotary_emb = get_rope(config.head_dim, config.rope, config.max_model_len)
         self.embed_positions = None
-        self.rotary_emb = None
         if config.rope is None:  # positions are learned; the first rows may stand for none
             rows = config.max_position_embeddings + config.position_offset
             self.embed_positions = Embedding(rows, config.hidden_size)
-        else:
-            self.rotary_emb = get_rope(config.head_dim, config.rope, config.max_model_len)
         self.layers = nn.ModuleList(layer_class(config, w) for w in config.sliding_windows)
         self.norm = layer_class.norm_class(config.hidden_size, config.norm_eps)
 
@@ -150,13 +148,14 @@ class DecoderModel(CheckpointMixin):
         pooler: makes of hidden states what was asked for (``pooling/``); None: it has a head.
     """
 
+    decoder_class = Decoder
     layer_class = DecoderLayer
     default_seq_pooling_type = "LAST"  # the only row that has seen the whole prompt
 
     def __init__(self, config: ModelConfig, pooler: Any = None):
         super().__init__()
         self.config = config
-        self.model = Decoder(config, self.layer_class)
+        self.model = self.decoder_class(config, self.layer_class)
         self.pooler = pooler
         self.lm_head = cast(Any, None)
         self.transforms: list[str] = []  # what has changed it since loading, each only once

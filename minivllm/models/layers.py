@@ -69,6 +69,7 @@ class Embedding(nn.Embedding):
 
     quant_method: EmbeddingMethod | None = None  # None: the weight is as it is
     bias = None
+    scale: float | None = None  # that rows are multiplied by
 
     def __init__(self, output_size: int, input_size: int):
         super().__init__(output_size, input_size)
@@ -78,8 +79,10 @@ class Embedding(nn.Embedding):
 
     def forward(self, token_ids: torch.Tensor) -> torch.Tensor:
         if self.quant_method is None:
-            return super().forward(token_ids)
-        return self.quant_method.embedding(cast(Linear, self), token_ids).to(self.dtype)
+            rows = super().forward(token_ids)
+        else:
+            rows = self.quant_method.embedding(cast(Linear, self), token_ids).to(self.dtype)
+        return rows if self.scale is None else rows * self.scale
 
     def reset_parameters(self):
         """No-op: the loader fills the weights, and random ones would take a while."""
@@ -147,6 +150,10 @@ class RMSNorm(nn.Module):
         if residual is None:
             return self.rms_norm(x, self.weight, self.eps)
         return self.fused_add_rms_norm(x, residual, self.weight, self.eps), residual
+
+    def divide(self, scales: torch.Tensor) -> None:
+        """Let it put out that much less: each number divided by its scale, ``[size]``."""
+        self.weight.div_(scales)
 
 
 class LayerNorm(nn.LayerNorm):

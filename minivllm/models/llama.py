@@ -6,6 +6,7 @@ from typing import Any
 
 from minivllm.models.decoder import DecoderModel
 from minivllm.models.rope import read_rope
+from minivllm.models.windows import FULL, read_windows
 
 
 class LlamaForCausalLM(DecoderModel):
@@ -25,4 +26,5 @@ class LlamaForCausalLM(DecoderModel):
             "qkv_bias": attention_bias,
             "o_bias": attention_bias,
             "mlp_bias": getattr(hf, "mlp_bias", False),
+            "sliding_windows": read_windows(hf, default=[FULL] * hf.num_hidden_layers),
         }

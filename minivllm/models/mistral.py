@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from minivllm.models.llama import LlamaForCausalLM
+from minivllm.models.windows import SLIDING, read_windows
 
 
 class MistralForCausalLM(LlamaForCausalLM):
-    """A window in every layer; later releases have none (``sliding_window`` is null)."""
+    """A window in every layer, or in some; later releases have none (it is null)."""
 
     @classmethod
     def read_config(cls, hf) -> dict[str, Any]:
-        windows = (hf.sliding_window,) * hf.num_hidden_layers
+        windows = read_windows(hf, default=[SLIDING] * hf.num_hidden_layers)
         return super().read_config(hf) | {"sliding_windows": windows}

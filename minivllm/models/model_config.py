@@ -19,6 +19,7 @@ from minivllm.distributed.shard import (
 )
 from minivllm.models.generation_config import read_generation_config, sampling_defaults
 from minivllm.models.rope import max_positions
+from minivllm.models.windows import given_layer_types
 from minivllm.utils.json_files import read_json_object
 from minivllm.utils.validation import check, is_int, is_text
 
@@ -88,6 +89,10 @@ class ModelConfig:
     eos_token_ids: frozenset[int]
     default_sampling: dict[str, Any]  # what generation_config.json says of SamplingParams
     rope: dict[str, Any] | None = None  # None: positions are learned
+    local_rope: dict[str, Any] | None = None  # that of layers with a window, where it is another
+    query_pre_attn_scalar: float | None = None  # scores are divided by its root; None: head_dim's
+    final_logit_softcapping: float | None = None  # logits stay below it; None: they may be any
+    has_float16: bool = True  # False: its numbers grow too large for it
     position_offset: int = 0  # the row of learned positions where position 0 is
     quant_config: Any = None  # a QuantizationConfig, a room below; None: weights are floats
     runner_type: str = "generate"  # or "pooling": its output is vectors
@@ -118,8 +123,9 @@ class ModelConfig:
         longest = self.max_position_embeddings
         kind = None
         if self.rope is not None:
-            longest = max_positions(self.rope, longest)
             kind = self.rope["rope_type"]
+            if self.local_rope is None:  # with one, it is the stretched length already
+                longest = max_positions(self.rope, longest)
         if self.max_seq_length is None:
             return longest
         ends = kind in (None, "dynamic")  # there are no positions beyond; others go on
@@ -235,13 +241,15 @@ class ModelConfig:
         from transformers import AutoConfig
 
         file = Path(directory) / "config.json"
+        types = given_layer_types(read_json_object(file) | (hf_overrides or {}))
         try:
             hf = AutoConfig.from_pretrained(
                 directory, local_files_only=True, trust_remote_code=False
             )
             hf.update(hf_overrides or {})  # fields that it does not have yet, too
+            hf.get_text_config().layer_types = types  # and not those made up before
         except Exception as error:
-            raise ValueError(f"{file} cannot be read: {error}") from error
+            raise ValueError(f"{file} cannot be read: {' '.join(str(error).split())}") from error
         generation = read_generation_config(generation_directory or Path(directory))
         return cls.from_hf_config(hf, architecture, read_config, generation)
 
@@ -288,7 +296,9 @@ class ModelConfig:
         ok = num_heads % num_kv_heads == 0
         allowed = f"a divisor of the {num_heads} attention heads"
         check(ok, "num_key_value_heads in config.json", num_kv_heads, allowed)
-        return cls(**common | read_config(whole))
+        found = cls(**common | read_config(whole))
+        is_refused = found.dtype == torch.float16 and not found.has_float16
+        return replace(found, dtype=torch.bfloat16) if is_refused else found
 
 
 def read_architecture(directory: str | Path) -> str:

@@ -93,7 +93,9 @@ class MRotaryEmbedding(RotaryEmbedding):
         return tables.gather(0, axis)[0]
 
 
-def get_rope(head_dim: int, rope: dict, num_positions: int) -> RotaryEmbedding:
-    """Make the rotary embedding that a config.json asks for (vLLM: ``get_rope``)."""
+def get_rope(head_dim: int, rope: dict | None, num_positions: int) -> RotaryEmbedding | None:
+    """Make the rotary embedding that a config.json asks for, if any (vLLM: ``get_rope``)."""
+    if rope is None:
+        return None
     kind = MRotaryEmbedding if "mrope_section" in rope else RotaryEmbedding
     return kind(head_dim, rope, num_positions)

@@ -44,7 +44,6 @@ class PackedModel:
     wheels: tuple[Wheel, ...]
     files: tuple[PackedFile, ...]
     terms: str | None = None  # where those are that must be agreed to
-    remark: str | None = None  # what one should know before fetching
 
     @property
     def folder(self) -> Path:

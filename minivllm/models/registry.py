@@ -18,6 +18,7 @@ MODELS = {
     "MistralForCausalLM": "minivllm.models.mistral",
     "Qwen2ForCausalLM": "minivllm.models.qwen2",
     "Qwen3ForCausalLM": "minivllm.models.qwen3",
+    "Gemma3ForCausalLM": "minivllm.models.gemma3",
     "OPTForCausalLM": "minivllm.models.opt",
     "GPT2LMHeadModel": "minivllm.models.gpt2",
     "BertModel": "minivllm.models.bert",
@@ -38,8 +39,9 @@ _INSTEAD = {
 # Pooling models of the same families: a name without a head, or with another one
 POOLING_SUFFIXES = ("Model", "ForSequenceClassification")
 _GENERATE_SUFFIXES = ("ForCausalLM", "LMHeadModel")
+_TEXT_HALVES = {"Gemma3": "Gemma3Text"}  # of families whose plain names mean more than text
 _FAMILIES = {
-    name.removesuffix(suffix): name
+    _TEXT_HALVES.get(family := name.removesuffix(suffix), family): name
     for name in MODELS
     for suffix in _GENERATE_SUFFIXES
     if name.endswith(suffix)
@@ -81,4 +83,7 @@ def get_encoder_class(architecture: str) -> type[MultiModalEncoder]:
 
 def get_decoders() -> dict[str, type[DecoderModel]]:
     """The classes of all decoders, by their ``model_type`` in a config.json."""
-    return {family.lower(): get_model_class(name) for family, name in _FAMILIES.items()}
+    return {
+        family.replace("Text", "_Text").lower(): get_model_class(name)
+        for family, name in _FAMILIES.items()
+    }

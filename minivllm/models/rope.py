@@ -123,16 +123,24 @@ ROPE_TYPES = {
 }
 
 
-def read_rope(hf) -> dict:
+def read_rope(hf, layer_type: str | None = None, base: float = 10000.0) -> dict:
     """The rotary parameters of a Hugging Face config, in the form of transformers 5.
+
+    Args:
+        hf: the config.
+        layer_type: of the layers that turn by them, in a config with a set for each type; one with
+            a single set has it for all of them.
+        base: ``rope_theta``, if the config has none.
 
     Raises:
         ValueError: for a type that we do not have, or one that lacks a number it needs.
     """
     given = getattr(hf, "rope_parameters", None) or getattr(hf, "rope_scaling", None)
     rope: dict[str, Any] = dict(given or {})
+    if layer_type in rope:
+        rope = dict(rope[layer_type] or {})
     rope.setdefault("rope_type", rope.get("type", "default"))
-    rope["rope_theta"] = float(rope.get("rope_theta") or getattr(hf, "rope_theta", 0) or 10000.0)
+    rope["rope_theta"] = float(rope.get("rope_theta") or getattr(hf, "rope_theta", 0) or base)
     rope.setdefault("original_max_position_embeddings", hf.max_position_embeddings)
     trained = rope["original_max_position_embeddings"]
     if rope["rope_type"] == "yarn" and rope.get("factor") is None and is_int(trained, 1):

@@ -85,6 +85,7 @@ def _join(model: Model, group: Group) -> None:
             module.share_with(group)
     config = model.config
     embedding = VocabParallelEmbedding(config.vocab_size, config.hidden_size, group)
+    embedding.scale = model.model.embed_tokens.scale
     model.model.embed_tokens = embedding
     if model.lm_head is not None:
         model.lm_head = ParallelLMHead(config.hidden_size, embedding.output_size, bias=False)

@@ -18,9 +18,12 @@ def pytest_collection_modifyitems(items):
 
 
 def pulled(name):
-    """The path of a model, fetched unless it is in the cache folder. A test fails without it."""
+    """The path of a model, fetched unless it is in the cache folder. A test fails without it.
+
+    To run these tests is to agree to the terms of the models.
+    """
     try:
-        return pull(name)
+        return pull(name, agreed=True)
     except (OSError, ValueError) as error:
         pytest.fail(f"tests marked real need {name}: {error}", pytrace=False)
 
@@ -29,6 +32,12 @@ def pulled(name):
 def smollm2():
     """The GGUF file of SmolLM2-135M-Instruct."""
     return pulled("smollm2")
+
+
+@pytest.fixture(scope="session")
+def gemma3():
+    """The GGUF file of Gemma 3 270M."""
+    return pulled("gemma3")
 
 
 @pytest.fixture(scope="session")

@@ -9,12 +9,16 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
-from token_lines import SOURCES, digest, make_lines
+from token_lines import GEMMA_SPECIAL, SOURCES, SPECIAL, digest, make_lines
 
 import minivllm
 from minivllm.models.pull import pull
 
-TOKENS, VECTORS = SOURCES / "token_digests.bin", SOURCES / "minilm_vectors.npy"
+TOKENS = {  # model: where they are kept, and its special tokens
+    "smollm2": (SOURCES / "token_digests.bin", SPECIAL),
+    "gemma3": (SOURCES / "gemma3_digests.bin", GEMMA_SPECIAL),
+}
+VECTORS = SOURCES / "minilm_vectors.npy"
 TABLE = Path(minivllm.__file__).parent / "lab" / "quantize" / "smollm2.toml"
 
 
@@ -31,9 +35,11 @@ def record_tokens() -> None:
     """Digests of llama.cpp's ids of each line."""
     from llama_cpp import Llama
 
-    llama = Llama(str(pull("smollm2")), vocab_only=True, verbose=False)
-    ids = [llama.tokenize(line.encode(), add_bos=False, special=True) for line in make_lines()]
-    TOKENS.write_bytes(b"".join(map(digest, ids)))
+    for name, (file, special) in TOKENS.items():
+        llama = Llama(str(pull(name, agreed=True)), vocab_only=True, verbose=False)
+        lines = make_lines(special)
+        ids = [llama.tokenize(line.encode(), add_bos=False, special=True) for line in lines]
+        file.write_bytes(b"".join(map(digest, ids)))
 
 
 def record_vectors() -> None:

@@ -1,4 +1,4 @@
-"""SmolLM2's tokenizer gives llama.cpp's ids; its chat template gives transformers' text."""
+"""Tokenizers in GGUF files give llama.cpp's ids; a chat template gives transformers' text."""
 
 from itertools import filterfalse
 
@@ -28,7 +28,8 @@ def has_an_unassigned_character(line):
 
 
 def test_ids_of_llama_cpp(tokenizer):
-    lines, theirs = make_lines(), TOKENS.read_bytes()
+    file, special = TOKENS["smollm2"]
+    lines, theirs = make_lines(special), file.read_bytes()
     assert len(theirs) == 4 * len(lines) == 40_000
     others = [
         line
@@ -37,6 +38,18 @@ def test_ids_of_llama_cpp(tokenizer):
     ]
     assert all(map(has_an_unassigned_character, others))
     assert len(others) <= 10
+
+
+def test_ids_of_llama_cpp_with_sentencepiece(gemma3):
+    """All of them: what is in no token is spelled in bytes."""
+    tokenizer = load_tokenizer(gemma3)
+    file, special = TOKENS["gemma3"]
+    lines, theirs = make_lines(special), file.read_bytes()
+    assert len(theirs) == 4 * len(lines) == 40_000
+    ids = [tokenizer.encode(line, add_special_tokens=False) for line in lines]
+    assert b"".join(map(digest, ids)) == theirs
+    for line, found in zip(lines[::10], ids[::10], strict=True):
+        assert tokenizer.decode(found) == line.replace("\u2581", " ")
 
 
 def test_ids_are_the_text_again(tokenizer):

@@ -15,11 +15,18 @@ from random import Random
 SOURCES = Path(__file__).parents[1] / "data" / "real"
 NUMBER = 10_000
 # tokens of SmolLM2's vocabulary that are no text, whole, cut and misspelt
-_SPECIAL = (
+SPECIAL = (
     "<|endoftext|>", "<|im_start|>", "<|im_end|>", "<repo_name>", "<reponame>", "<file_sep>",
     "<filename>", "<gh_stars>", "<issue_start>", "<issue_comment>", "<issue_closed>",
     "<jupyter_start>", "<jupyter_text>", "<jupyter_code>", "<jupyter_output>", "<jupyter_script>",
     "<empty_output>", "<|im_start|", "|im_end|>", "<| im_end |>", "<|IM_END|>", "<|im_end|",
+)  # fmt: skip
+GEMMA_SPECIAL = (
+    "<bos>", "<eos>", "<pad>", "<unk>", "<mask>", "[multimodal]", "<unused0>", "<unused99>",
+    "<start_of_turn>", "<end_of_turn>", "<start_of_image>", "<end_of_image>", "<table>", "</td>",
+    "<h1>", "<blockquote>", "<code>", "<i>", "<s>", "</s>", "<<s>", "<start_of_turn",
+    "end_of_turn>", "< end_of_turn >", "<END_OF_TURN>", "<0x41>", "<0xE2>",
+    "\u2581", "\u2581\u2581",
 )  # fmt: skip
 _BLANKS = (" ", "  ", "   ", "    ", "\t", "\t\t", " \t", "\n", "\n\n", "\r\n", " \n ", "\u00a0",
            "\u2003", "\u3000", "\u200b", "\ufeff")  # fmt: skip
@@ -39,8 +46,8 @@ _DIGITS = ("0123456789", "٠١٢٣", "०१२३", "０１２３", "²³¹⁴"
 _CONTRACTIONS = ("I'm", "I'VE", "we'll", "don't", "He'd", "'s", "'S", "''t", "it’s", "O'Neil")
 
 
-def make_lines() -> list[str]:
-    """All lines, the same at each call and on each machine."""
+def make_lines(special: Sequence[str] = SPECIAL) -> list[str]:
+    """All lines, the same at each call and on each machine; with a model's special tokens."""
     rng = Random("lines for tokenizers")
     prose, code, languages = (
         (SOURCES / f"{name}.txt").read_text(encoding="utf-8").splitlines()
@@ -53,7 +60,7 @@ def make_lines() -> list[str]:
         (15, lambda: _cut(rng, rng.choice(languages))),
         (10, lambda: _numbers(rng, words)),
         (8, lambda: _emoji(rng, words)),
-        (8, lambda: _special(rng, words, code)),
+        (8, lambda: _special(rng, words, code, special)),
         (8, lambda: _characters(rng)),
         (6, lambda: _mixed(rng, words, languages)),
     )
@@ -118,11 +125,11 @@ def _emoji(rng: Random, words: Sequence[str]) -> str:
     return "".join(parts)
 
 
-def _special(rng: Random, words: Sequence[str], code: Sequence[str]) -> str:
+def _special(rng: Random, words: Sequence[str], code: Sequence[str], special: Sequence[str]) -> str:
     """Special tokens in a text, with and without blanks around them."""
     parts = []
     for _ in range(rng.randint(1, 4)):
-        parts.append(rng.choice(_SPECIAL))
+        parts.append(rng.choice(special))
         parts.append(rng.choice(("", "", " ", "  ", "\n", "\t")))
         parts.append(rng.choice((rng.choice(words), rng.choice(code)[:20], "", "7", "é", "中")))
         parts.append(rng.choice(("", "", " ", "\n")))

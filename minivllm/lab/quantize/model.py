@@ -110,13 +110,14 @@ def fold_channel_scales(layer: Any, sequences: list[Sequence], find_scales: Find
     """
     attention, mlp = layer.self_attn, layer.mlp
     places = [(attention.qkv_proj, layer.input_layernorm)]
-    places += [(getattr(mlp, "gate_up_proj", None), layer.post_attention_layernorm)]
+    before_mlp = getattr(layer, "pre_feedforward_layernorm", layer.post_attention_layernorm)
+    places += [(getattr(mlp, "gate_up_proj", None), before_mlp)]
     for linear, norm in places:
         if linear is not None and isinstance(norm, RMSNorm):
             x = torch.cat(record_inputs(layer, sequences)[linear])
             scales = find_scales(linear.weight, x)
             linear.weight.mul_(scales)
-            norm.weight.div_(scales)
+            norm.divide(scales)
     if getattr(mlp, "gate_up_proj", None) is not None:
         x = torch.cat(record_inputs(layer, sequences)[mlp.down_proj])
         scales = find_scales(mlp.down_proj.weight, x)

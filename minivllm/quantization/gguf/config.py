@@ -8,20 +8,26 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from minivllm.models.model_config import ModelConfig
 from minivllm.models.registry import get_model_class
+from minivllm.models.windows import FULL, SLIDING
 from minivllm.quantization.gguf.reader import REQUIRED, GGUFReader
 from minivllm.quantization.gguf.weights import ROPE_FACTORS, tensor_names
 
 # general.architecture -> the name in a config.json
 _ARCHITECTURES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM",
-                  "qwen3": "Qwen3ForCausalLM"}  # fmt: skip
+                  "qwen3": "Qwen3ForCausalLM", "gemma3": "Gemma3ForCausalLM"}  # fmt: skip
+_MODEL_TYPES = {"gemma3": "gemma3_text"}  # where it is another one in a config.json
 _ROPE_TYPES = {"none": "default", "linear": "linear", "yarn": "yarn"}
 _ROPE_SCALING = ("type", "factor", "original_context_length", "finetuned")
 _MOST = 2**19  # of layers, heads and their sizes
 _MOST_POSITIONS = 2**20  # their cosines are computed when a model is loaded
+_MOST_WINDOW = 2**22
 # tokens that end a text: of a sequence, a turn, a message to a tool
 _EOS = tuple(f"tokenizer.ggml.{name}_token_id" for name in ("eos", "eot", "eom"))
+_END_OF_TURN = "<end_of_turn>"  # Gemma's
 
 
 def is_gguf(path: str | os.PathLike | None) -> bool:
@@ -45,7 +51,7 @@ def load_config(path: str | Path) -> ModelConfig:
     architecture = _ARCHITECTURES[name]
     fields = _hf_fields(reader, name)
     try:
-        hf = AutoConfig.for_model(name, **fields)
+        hf = AutoConfig.for_model(_MODEL_TYPES.get(name, name), **fields)
         read_config = get_model_class(architecture).read_config
         config = ModelConfig.from_hf_config(hf, architecture, read_config, {})
     except Exception as error:
@@ -80,15 +86,12 @@ def _hf_fields(reader: GGUFReader, name: str) -> dict[str, Any]:
         if size(key, head_dim) != head_dim or head_dim % 2:
             reader.refuse(f"{name}.{key}", size(key, head_dim), f"{head_dim}, and even")
     context_length = size("context_length", most=_MOST_POSITIONS)
-    window = size("attention.sliding_window", context_length)
-    if window < context_length:
-        allowed = f"at least the context length of {context_length}"
-        reader.refuse(f"{name}.attention.sliding_window", window, allowed)
-    return {
+    num_layers = size("block_count", most=len(reader.tensors))
+    fields = {
         "vocab_size": embedding.shape[0],
         "hidden_size": hidden,
         "intermediate_size": size("feed_forward_length"),
-        "num_hidden_layers": size("block_count", most=len(reader.tensors)),
+        "num_hidden_layers": num_layers,
         "num_attention_heads": heads,
         "num_key_value_heads": num_kv_heads,
         "head_dim": head_dim,
@@ -99,6 +102,61 @@ def _hf_fields(reader: GGUFReader, name: str) -> dict[str, Any]:
         "attention_bias": "blk.0.attn_q.bias" in reader.tensors,
         "eos_token_id": [reader.get(key, int) for key in _EOS if key in reader.metadata],
         "dtype": "float16",  # whatever its blocks are
+    } | _windows(reader, name, num_layers=num_layers, context_length=context_length)
+    return fields if name != "gemma3" else _of_gemma3(reader, fields)
+
+
+def _windows(
+    reader: GGUFReader, name: str, num_layers: int, context_length: int
+) -> dict[str, Any]:
+    """``sliding_window`` and ``layer_types``: a llama with a window has it in all layers."""
+    key = f"{name}.attention.sliding_window"
+    window = reader.get(key, int, 0)  # 0: there is none
+    if not 0 <= window <= _MOST_WINDOW:
+        reader.refuse(key, window, f"from 0 to {_MOST_WINDOW}")
+    if name.startswith("qwen"):
+        if 0 < window < context_length:
+            reader.refuse(key, window, f"at least the context length of {context_length}")
+        return {}
+    kinds = _layer_kinds(reader, f"{key}_pattern", num_layers) if name == "gemma3" else None
+    types = [SLIDING if kinds is None or kinds[i] else FULL for i in range(num_layers)]
+    if window == 0:
+        types = [FULL] * num_layers
+    return {"sliding_window": window or None, "layer_types": types}
+
+
+def _layer_kinds(reader: GGUFReader, key: str, num_layers: int) -> list[bool]:
+    """For each layer, whether it has a window: as a list says, or all but each sixth."""
+    if isinstance(reader.metadata.get(key), np.ndarray):
+        kinds = reader.metadata[key].astype(bool).tolist()
+        if len(kinds) != num_layers:
+            reader.refuse(f"the length of {key}", len(kinds), f"{num_layers}: of the layers")
+        return kinds
+    pattern = reader.get(key, int, 6)
+    if not 1 <= pattern <= _MOST:
+        reader.refuse(key, pattern, f"from 1 to {_MOST}")
+    return [(i + 1) % pattern != 0 for i in range(num_layers)]
+
+
+def _of_gemma3(reader: GGUFReader, fields: dict[str, Any]) -> dict[str, Any]:
+    """Its fields under the names that this architecture has, and those that only it has."""
+    # In the one model of 62 layers scores are divided by the root of another size than a head's.
+    size = fields["head_dim"]
+    if fields["num_hidden_layers"] == 62:
+        size = fields["hidden_size"] // fields["num_attention_heads"]
+    local = _positive(reader, "gemma3.rope.freq_base_swa", 10000.0)
+    ends = fields["eos_token_id"]
+    tokens = reader.get("tokenizer.ggml.tokens", list, [])
+    if _EOS[1] not in reader.metadata and _END_OF_TURN in tokens:
+        ends = [*ends, tokens.index(_END_OF_TURN)]  # files leave it to the reader to know
+    return fields | {
+        "eos_token_id": ends,
+        "query_pre_attn_scalar": size,
+        "final_logit_softcapping": reader.get("gemma3.final_logit_softcapping", float, 0.0) or None,
+        "rope_parameters": {
+            FULL: fields["rope_parameters"],
+            SLIDING: {"rope_type": "default", "rope_theta": local},
+        },
     }
 
 

@@ -21,15 +21,23 @@ _LAYER = {
     "self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm",
     "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down",
 }  # fmt: skip
+_LAYER_OF = {  # architectures whose layers have other norms
+    "Gemma3ForCausalLM": _LAYER | {
+        "post_attention_layernorm": "post_attention_norm",
+        "pre_feedforward_layernorm": "ffn_norm", "post_feedforward_layernorm": "post_ffw_norm",
+    },
+}  # fmt: skip
 _OTHERS = {
     "model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output",
 }  # fmt: skip
 ROPE_FACTORS = "rope_freqs.weight"  # part of the configuration
 
 
-def gguf_name(name: str) -> str:
-    """The file's name of a checkpoint's tensor."""
-    for ours, theirs in (_LAYER if name.startswith("model.layers.") else _OTHERS).items():
+def gguf_name(name: str, architecture: str = "") -> str:
+    """The file's name of a checkpoint's tensor; of a norm, in a model of this architecture."""
+    is_in_layer = name.startswith("model.layers.")
+    parts = _LAYER_OF.get(architecture, _LAYER) if is_in_layer else _OTHERS
+    for ours, theirs in parts.items():
         name = name.replace(ours, theirs)
     return name
 
@@ -44,7 +52,7 @@ def tensor_names(reader: GGUFReader, config: ModelConfig) -> dict[str, str]:
     with torch.device("meta"):  # without memory: the metadata may ask for any amount
         model = get_model_class(config.architecture)(without_positions)
     tensors = model.checkpoint_tensors()
-    names = {name: gguf_name(name) for name in tensors}
+    names = {name: gguf_name(name, config.architecture) for name in tensors}
     for name, theirs in names.items():
         info = reader.tensors.get(theirs)
         shape = tuple(tensors[name].shape)
@@ -80,6 +88,8 @@ def weights_iterator(path: str | Path, config: ModelConfig) -> Iterator[tuple[st
         num_heads = heads.get(name.split(".")[-2])
         if num_heads and config.architecture == "LlamaForCausalLM":
             tensor = _unpermute(tensor, num_heads)
+        if name.endswith("norm.weight") and config.architecture == "Gemma3ForCausalLM":
+            tensor = tensor - 1  # which the converter has added
         yield name, tensor
 
 
