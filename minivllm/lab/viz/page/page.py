@@ -135,7 +135,7 @@ class Packer:
         self._free: list[list[int]] = []
         self._index = {seq_id: index for index, seq_id in enumerate(owners)}
         self._tables: dict[str, tuple[int, ...]] = {}
-        self._queues: list[tuple[str, ...]] = [(), (), ()]
+        self._queues: list[tuple[str, ...]] = [(), (), (), (), ()]
         self._cached: frozenset[int] = frozenset()
 
     def pack(self, frame: StepFrame) -> dict[str, Any]:
@@ -148,7 +148,9 @@ class Packer:
                 row.num_new, 0 if same else row.block_ids, row.num_in_flight,
             ])  # fmt: skip
         self._tables = {row.owner.seq_id: row.block_ids for row in frame.rows}
-        queues = [frame.running, frame.waiting, frame.swapped]
+        queues = [
+            frame.running, frame.waiting, frame.swapped, frame.receiving, frame.sending,
+        ]  # fmt: skip
         changed = [
             0 if queue == before else [self._index[seq_id] for seq_id in queue]
             for queue, before in zip(queues, self._queues, strict=True)
