@@ -109,8 +109,7 @@ def _read(name: str, trace: Trace, arrivals: Mapping[str, int]) -> Run:
     kinds: dict[str, dict[int, str]] = {}
     first: dict[str, int] = {}
     since: dict[str, int] = {}  # when a transfer to each began
-    kinds_of = (RequestAdded, Scheduled, Sampled, TransferStarted, TransferEnded)
-    for record in trace.of(*kinds_of):
+    for record in trace.of(RequestAdded, Scheduled, Sampled, TransferStarted, TransferEnded):
         match record:
             case RequestAdded(step, request_id):
                 came[request_id] = arrivals.get(request_id, step + 1)
