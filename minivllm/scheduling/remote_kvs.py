@@ -211,6 +211,7 @@ class RemoteKVs:
 
     def reset(self) -> None:
         """Forget all transfers: a step has failed, and no block is anybody's any more."""
+        self.connector.forget_all()
         self.waiting.clear()
         self.sending.clear()
         self._received.clear()

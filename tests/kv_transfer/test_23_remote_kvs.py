@@ -84,7 +84,6 @@ def test_after_a_failed_step_it_is_fetched_again():
     engine.scheduler.add_request(request)
     engine.step()
     engine.scheduler.reset()
-    engine.connector._asked.clear()
     engine.scheduler.check_integrity()
     engine.run()
     assert is_right(request.seqs[0])
