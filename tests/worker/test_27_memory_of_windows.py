@@ -1,10 +1,8 @@
 """Tests of the memory that windows take: blocks of each KV cache group, counted in every step."""
 
 import pytest
-from helpers import make_llm
 from small_models import make_model
 
-from minivllm import SamplingParams
 from minivllm.kv.kv_cache_spec import FullAttentionSpec
 from minivllm.utils.math_utils import cdiv
 
