@@ -1,4 +1,4 @@
-"""Options of an engine whose model has windows: which go together, and what is said of the memory."""
+"""Options of an engine whose model has windows: which go together, and what memory there is."""
 
 import logging
 
@@ -56,13 +56,13 @@ class Own(KVCacheManager):
 
 CONNECTOR = {"kv_connector": "ExampleConnector", "kv_role": "kv_both"}
 REFUSED = [
-    (MIXED, {"prefix_cache_retention_interval": 6}, r"interval \(6\) must be non-negative and a mul"),
+    (MIXED, {"prefix_cache_retention_interval": 6}, r"interval \(6\) must be non-negative and"),
     (MIXED, {"prefix_cache_retention_interval": -4}, r"interval \(-4\) must be non-negative"),
-    (MIXED, {"prefix_cache_retention_interval": True}, "must be a number of tokens, or None, got T"),
+    (MIXED, {"prefix_cache_retention_interval": True}, "must be a number of tokens, or None"),
     (MIXED, {"prefix_match_unit": 3}, r"Invalid prefix_match_unit=3; prefix-cacheable KV cache gr"),
     (MIXED, {"prefix_match_unit": 0}, "prefix_match_unit must be an integer of at least 1"),
     (WINDOWS, {"prefix_match_unit": 2}, "with a single KV cache group"),
-    ({}, {"prefix_cache_retention_interval": 8}, "is set but this model has no sliding-window or M"),
+    ({}, {"prefix_cache_retention_interval": 8}, "is set but this model has no sliding-window"),
     ({}, {"prefix_match_unit": 2}, r"hits land on the block size \(4\). Unset it or set it to 4"),
     (MIXED, {"kv_transfer_config": CONNECTOR}, "kv_transfer_config must be None where layers have"),
     (WINDOWS, {"kv_transfer_config": CONNECTOR}, "unless disable_hybrid_kv_cache_manager=True"),
@@ -106,15 +106,11 @@ def test_the_log_says_what_there_is_room_for(tiny_qwen2, caplog):
     with caplog.at_level(logging.INFO, logger="minivllm"):
         make_llm(tiny_qwen2, **LIMITS, **MIXED, num_gpu_blocks_override=47)
     assert "Maximum concurrency for 64 tokens per request: 2.00x" in caplog.text
-    assert (
-        "1 of 2 KV cache groups have a sliding window: there is room for 128 tokens" in caplog.text
-    )
+    assert "1 of 2 KV cache groups have a sliding window: there is room for 128" in caplog.text
     caplog.clear()
     with caplog.at_level(logging.INFO, logger="minivllm"):
         make_llm(tiny_qwen2, **LIMITS, **MIXED, disable_hybrid_kv_cache_manager=True)
-    assert (
-        "1 of 2 layers have a sliding window of up to 8 tokens, and keep all others" in caplog.text
-    )
+    assert "1 of 2 layers have a sliding window of up to 8 tokens, and keep all" in caplog.text
 
 
 def test_blocks_of_several_sizes_are_refused():
