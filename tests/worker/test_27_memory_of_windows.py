@@ -52,7 +52,7 @@ class CountedBlocks:
         for seq in sequences:
             if seq.seq_id not in manager.block_tables:
                 continue
-            tables = manager.get_block_ids(seq.seq_id)
+            tables = manager.ids_by_group(manager.get_block_ids(seq.seq_id))
             for group, (spec, table) in enumerate(zip(self.specs, tables, strict=True)):
                 num_held = sum(block_id != 0 for block_id in table)
                 held[group] += num_held

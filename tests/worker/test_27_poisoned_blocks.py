@@ -203,11 +203,11 @@ def test_nor_by_the_kernels_of_a_gpu(checkpoints):
     check(checkpoints / "qwen2", {"attention_backend": "paged_triton", **SMALL}, few_requests())
 
 
-def few_requests(max_tokens=4):
+def few_requests(max_tokens=2):
     """Two requests with a common beginning, both longer than three windows of five."""
     params = SamplingParams(temperature=0, max_tokens=max_tokens, ignore_eos=True)
-    prompt = [(11 * i) % 96 for i in range(20)]
-    return [(prompt, params), ([*prompt[:14], 1, 2, 3], params)]
+    prompt = [(11 * i) % 96 for i in range(19)]
+    return [(prompt, params), ([*prompt[:14], 1, 2], params)]
 
 
 class GoesTooEarly(SlidingWindowManager):
@@ -224,7 +224,7 @@ class TooEarly(HybridKVCacheManager):
 def test_a_block_that_goes_one_token_too_early_is_seen(checkpoints):
     """Without poison it would not be: what it held is still there, until it is written to."""
     settings = {**SMALL, "kv_cache_manager_cls": TooEarly}
-    requests = few_requests(max_tokens=8)
+    requests = few_requests(max_tokens=8)[:1]
     expected = tokens_of(serve(make_llm(checkpoints / "mistral", **SMALL), requests, 4))
     llm = make_llm(checkpoints / "mistral", **settings)
     assert tokens_of(serve(llm, requests, 4)) == expected
