@@ -7,6 +7,7 @@ somebody else's by then. Every token is the oracle's, and that of the same run w
 import random
 
 import pytest
+from cuda_stand_ins import CallsAgain
 from helpers import CLEAR, make_llm, workers_of
 from poisoned_blocks import PoisonedBlocks
 from small_models import make_model
@@ -41,6 +42,7 @@ WAYS = {
     "fp8": {"kv_cache_dtype": "fp8"},
     "n-grams": {"speculative_config": {"method": "ngram", "num_speculative_tokens": 3}},
     "modules": {"enforce_eager": True},
+    "4-bit weights": {"quantization": "int4"},
     "draft model": {},  # of small models
 }
 TIGHT = ("recomputed", "swapped", "overlapped, recomputed")  # with as few blocks as can be
@@ -208,6 +210,19 @@ def few_requests(max_tokens=2):
     params = SamplingParams(temperature=0, max_tokens=max_tokens, ignore_eos=True)
     prompt = [(11 * i) % 96 for i in range(19)]
     return [(prompt, params), ([*prompt[:14], 1, 2], params)]
+
+
+def test_nor_in_recorded_steps(checkpoints):
+    """Decodes that are filled up to a size for which a step was recorded, a buffer a group."""
+    settings = {**SMALL, "attention_backend": "paged_torch"}
+    requests = few_requests(max_tokens=9)
+    expected = tokens_of(serve(make_llm(checkpoints / "qwen2", **settings), requests, 4))
+    llm = make_llm(checkpoints / "qwen2", **settings)
+    recorder = CallsAgain()
+    llm.llm_engine.model_runner.capture_decodes([4], LENGTH, recorder)
+    PoisonedBlocks(llm)
+    assert tokens_of(serve(llm, requests, 4)) == expected
+    assert recorder.num_replays > 5
 
 
 class GoesTooEarly(SlidingWindowManager):
