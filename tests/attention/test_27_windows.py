@@ -1,6 +1,6 @@
 """Tests of sliding windows in every backend: what lies before a window is not looked at.
 
-Behind its window a sequence has no blocks any more: they are free, or somebody else's.
+Behind its window a sequence has no blocks any more: they are free, or another's.
 """
 
 from functools import partial

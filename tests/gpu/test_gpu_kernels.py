@@ -51,7 +51,7 @@ class Batch:
         return self.query.shape[-1] ** -0.5
 
     def expected(self):
-        """Attention as it is defined: all scores, in float64. NaN is where nobody may look."""
+        """Attention as it is defined: all scores, in float64. NaN is where no row may look."""
         rows, first = [], 0
         keys, values = (c.cpu().double().flatten(0, 1).nan_to_num() for c in self.caches)
         block_size, num_kv_heads = self.caches[0].shape[1:3]

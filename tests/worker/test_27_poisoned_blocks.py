@@ -1,7 +1,7 @@
 """Tests of sliding windows in the engine: freed blocks hold NaN, and nothing changes.
 
 The runner's tables still have the ids of blocks that a window has left behind, which may be
-somebody else's by then. Every token is the oracle's, and that of the same run without poison.
+another sequence's by then. Every token is the oracle's, and that of the same run without poison.
 """
 
 import random
