@@ -1,5 +1,6 @@
 """X-ray of a vLLM with KV cache groups: what is recorded, what is refused, and how it is read."""
 
+import asyncio
 import gzip
 import json
 from copy import deepcopy
@@ -99,6 +100,38 @@ def test_a_run_that_is_attached_has_its_groups(tmp_path):
     assert state.groups == KINDS
     assert run.kv_cache_config.groups == ()  # the page takes them from the state
     run.close()
+
+
+@pytest.mark.parametrize(
+    ("path", "note"),
+    [(GROUPS, "windows keep only the ends of prompts"), (RETAINED, "")],
+    ids=["nothing retained", "an interval"],
+)
+def test_the_page_behind_glass_says_what_a_window_keeps(tmp_path, path, note):
+    pytest.importorskip("httpx")
+    from minivllm.xray.file_run import make_app
+
+    plain = tmp_path / "run.jsonl"
+    plain.write_bytes(gzip.decompress(path.read_bytes()))
+    last = load_xray(path).trace.num_steps - 1
+
+    async def main():
+        run = AttachedRun(plain)
+        app = make_app(run)
+        pictures = app.state.glass.watch()
+        content = {}
+        while content.get("frame", {}).get("step") != last:
+            event = await asyncio.wait_for(anext(pictures), 30)
+            content = json.loads(event.removeprefix(b"data: "))
+        app.state.glass.close()
+        run.close()
+        return content
+
+    content = asyncio.run(main())
+    names = ["window 64 w1", "window 64 w2", "full"]
+    assert [group["name"] for group in content["run"]["groups"]] == names
+    assert content["numbers"]["note"] == note
+    assert "window 64" in content["timeline"]
 
 
 @pytest.mark.parametrize(
