@@ -143,6 +143,7 @@ def test_the_page_behind_glass_says_what_a_window_keeps(tmp_path, path, note):
         (lambda h: h["groups"][1].update(block_size=0), r"groups\[1\].block_size must be"),
         (lambda h: h["groups"][0].pop("sliding_window"), r"sliding_window must be an integer"),
         (lambda h: h["groups"][2].update(sliding_window=4), "sliding_window must be not there"),
+        (lambda h: h["settings"].update(max_concurrent_batches=0), "max_concurrent_batches must"),
         (
             lambda h: h["settings"].update(prefix_cache_retention_interval="all"),
             "prefix_cache_retention_interval must be",
@@ -275,6 +276,7 @@ def scheduler_with(*managers, hash_block_size=4):
         cache_config=SimpleNamespace(enable_prefix_caching=True),
         parallel_config=SimpleNamespace(data_parallel_index=0, data_parallel_size=1),
         num_speculative_tokens=0,
+        max_concurrent_batches=2,
     )  # fmt: skip
     return SimpleNamespace(
         requests={}, running=[], waiting=[], max_num_scheduled_tokens=16, max_num_active_reqs=2,
@@ -295,6 +297,7 @@ def test_groups_of_both_kinds_are_followed_and_others_are_named():
         {"kind": "full", "block_size": 4},
     ]
     assert header["settings"]["prefix_cache_retention_interval"] == 0
+    assert header["settings"]["max_concurrent_batches"] == 2
     alone = header_of(scheduler_with(full), "0.32.0", text=True)
     assert "groups" not in alone
     assert "prefix_cache_retention_interval" not in alone["settings"]
