@@ -316,7 +316,7 @@ class HybridKVCacheManager(KVCacheManager):
                     if block.block_hash is not None and block.ref_cnt == 1:
                         self._forget(block)
             held = table.held_blocks
-            if self.trace is not None and held:
+            if self.trace is not None and table.blocks:
                 ids = tuple(block.block_id for block in held)
                 self.trace.record(records.BlocksFreed, seq.seq_id, ids, group=group)
             self.block_pool.free_blocks(reversed(held))
