@@ -120,11 +120,16 @@ def test_a_table_that_is_null_throughout_ends_with_its_request():
     trace.record(BlocksAllocated, "a", (1,))
     trace.record(BlocksAllocated, "a", (2,), 1)
     trace.record(BlocksSkipped, "a", (1,))
+    trace.record(BlocksFreed, "a", ())
     trace.record(BlocksFreed, "a", (2,), 1)
     trace.record(Finished, "a", "abort")
     trace.plan_step()
     trace.end_step()
-    assert trace.state_at(0).sequences["a"].tables == [[], []]
+    state = trace.state_at(0)
+    assert state.sequences["a"].tables == [[], []]
+    assert list(state.free_queue)[:2] == [2, 1]  # none is cached: each goes to the front
+    (frame,) = frames(trace)
+    assert "A is aborted and gives back block 2" in frame.words
 
 
 def test_groups_have_short_and_long_names():

@@ -29,7 +29,7 @@ from minivllm.trace.records import BlocksShared, Finished, Preempted
 from minivllm.xray import AsyncTracingScheduler
 
 BLOCK = 4
-WINDOWS = ((9, None), (6, 9, None), (7,), (13, 13, None))  # of KV cache groups
+WINDOWS = ((9, None), (6, 9, None), (7,), (13, 13, None), (1, None))  # of KV cache groups
 
 
 def make_scheduler(num_blocks, windows=(None,), retention_interval=0):
