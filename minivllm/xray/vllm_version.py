@@ -101,7 +101,7 @@ def _check_groups(managers: Sequence[Any], hash_block_size: int) -> None:
 
 
 def _groups_of(managers: Sequence[Any]) -> list[dict[str, Any]]:
-    """What a header says of KV cache groups; nothing of full attention alone."""
+    """KV cache groups as a header has them; none of full attention alone."""
     groups: list[dict[str, Any]] = []
     for manager in managers:
         group = {"kind": "full", "block_size": manager.block_size}
