@@ -39,6 +39,7 @@ class SequenceState:
     num_preemptions: int = 0
     other_tables: list[list[int]] = field(default_factory=list)  # of KV cache groups 1, 2, ...
     mm_items: tuple[tuple[str, int, int], ...] = ()  # as in RequestAdded
+    transfer: str = ""  # "recv" or "send", while its K and V are on their way
 
     @property
     def tables(self) -> list[list[int]]:
@@ -126,6 +127,16 @@ class State:
     def num_free_blocks(self) -> int:
         """Free blocks; the null block is not one of them."""
         return self.num_blocks - 1 - len(self.ref_counts)
+
+    @property
+    def receiving(self) -> list[str]:
+        """Requests that wait beside the queue, with blocks for K and V from elsewhere."""
+        return [s.request_id for s in self._busy.values() if s.status == "receiving"]
+
+    @property
+    def sending(self) -> list[str]:
+        """Sequences that have ended, and keep their blocks until these are sent."""
+        return [s.seq_id for s in self._busy.values() if s.transfer == "send"]
 
     @property
     def num_scheduled_tokens(self) -> int:
@@ -265,13 +276,17 @@ class State:
                     step, num_tokens = seq.in_flight[0]
                     seq.in_flight[0] = step, num_tokens - num_rejected
                 seq.num_scheduled_tokens -= num_rejected
-            case records.TransferStarted(kind="recv"):
-                if seq.request_id in self.waiting:
-                    self.waiting.remove(seq.request_id)
-                seq.status = "receiving"
-            case records.TransferEnded(kind="recv", queue_index=int(index)):
-                self.waiting.insert(index, seq.request_id)
-                seq.status = "waiting"
+            case records.TransferStarted():
+                seq.transfer = record.kind
+                if record.kind == "recv":
+                    if seq.request_id in self.waiting:
+                        self.waiting.remove(seq.request_id)
+                    seq.status = "receiving"
+            case records.TransferEnded():
+                seq.transfer = ""
+                if record.queue_index is not None:
+                    self.waiting.insert(record.queue_index, seq.request_id)
+                    seq.status = "waiting"
             case records.Sampled():
                 seq.token_ids.append(record.token_id)
             case records.Finished():
@@ -291,6 +306,9 @@ class State:
         for seq in self.sequences.values():
             seq.block_ids = []
             seq.other_tables = []
+            seq.transfer = ""
+            if seq.status == "receiving":
+                seq.status = "waiting"
             if seq.status in ALIVE:
                 seq.num_computed_tokens = 0
                 seq.num_scheduled_tokens = 0

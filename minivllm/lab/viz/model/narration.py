@@ -39,7 +39,7 @@ from minivllm.trace.records import (
     TransferStarted,
     Verified,
 )
-from minivllm.trace.state import SequenceState, State
+from minivllm.trace.state import ALIVE, SequenceState, State
 
 Ids = tuple[int, ...]
 
@@ -91,6 +91,8 @@ class Narration:
         match record:
             case RequestAdded(_, request_id, prompt):
                 self._arrivals.append(f"{self._name(request_id)} ({count(len(prompt), 'token')})")
+            case BlocksFreed(_, seq_id, block_ids) if state.sequences[seq_id].status not in ALIVE:
+                self._moves.append(f"{self._name(seq_id)} gives back {block_list(block_ids)}")
             case BlocksFreed(_, seq_id, block_ids, group):
                 self._freed[seq_id] = self._with(self._freed, seq_id, block_ids, group)
                 for promised in (self._hits, self._copies, self._grown):
@@ -151,13 +153,14 @@ class Narration:
                     tokens = f"{count(num_tokens, 'token')} of {self._name(seq_id)}"
                     self._moves.append(f"{tokens} came after its end: wasted")
             case TransferStarted(_, seq_id, kind, num_tokens):
-                way = "come from elsewhere" if kind == "recv" else "are sent"
+                way = "come from elsewhere" if kind == "recv" else "go elsewhere"
                 said = f"K and V of {count(num_tokens, 'token')} of {self._name(seq_id)} {way}"
                 self._moves.append(said)
             case TransferEnded(_, seq_id, kind, succeeded):
-                way = (
-                    {"recv": "are there", "send": "are sent"}[kind] if succeeded else "do not come"
-                )
+                way = {"recv": "are there", "send": "are sent"}[kind]
+                if not succeeded:
+                    freed = self._freed.pop(seq_id, ())
+                    way = "do not come" + (f"; it gives back {block_list(freed)}" if freed else "")
                 if seq_id in self._owners:
                     self._moves.append(f"K and V of {self._name(seq_id)} {way}")
             case RankWorked(_, rank):
