@@ -36,6 +36,8 @@ from minivllm.trace.records import (
     BlocksSkipped,
     Finished,
     RequestAdded,
+    SwappedIn,
+    SwappedOut,
 )
 from minivllm.viz import (
     block_grid,
@@ -270,6 +272,19 @@ def test_words_tell_what_a_window_leaves_and_what_is_found():
     assert all(number <= 40 for number in numbers)
     assert any("finishes (length) and gives back" in text for text in found)
     assert "leaves" in repr(stepper(two()))
+
+
+def test_a_swap_is_told_in_one_clause():
+    trace = windowed(
+        dict.fromkeys("abcd", 14), num_blocks=26, budget=64, num_output=20,
+        num_host_blocks=40, preemption_mode="swap",
+    )  # fmt: skip
+    told = " ".join(frame.words for frame in frames(trace))
+    out = [r for r in trace.of(SwappedOut) if r.group == 0]
+    assert told.count("is swapped out to host") == len(out) > 0
+    back = [r for r in trace.of(SwappedIn) if r.group == 0]
+    assert told.count("comes back from the host into") == len(back) > 0
+    assert "blocks 0" not in told
 
 
 def test_a_tree_of_several_groups_is_that_of_full_attention():
