@@ -241,7 +241,7 @@ def _read_settings(given: Mapping[str, Any]) -> dict[str, Any]:
         check(name in _SETTINGS, where, given[name], f"one of {sorted(_SETTINGS)}")
     settings = {**_SETTINGS, **given}
     path = settings["shared_storage_path"]
-    ok = isinstance(path, (str, os.PathLike)) and str(path) != ""
+    ok = isinstance(path, (str, os.PathLike)) and str(path) != "" and "\0" not in str(path)
     check(ok, "kv_connector_extra_config['shared_storage_path']", path, "a folder")
     for name in ("load_timeout", "keep_for"):
         ok = is_number(settings[name]) and settings[name] > 0

@@ -76,6 +76,7 @@ class LoggingStatLogger:
             queries = stats.recent_prefix_cache_queries
             hits = stats.recent_prefix_cache_hits
             line += f", Prefix cache hit rate: {100 * hits / max(1, queries):.1f}%"
+            line += f" ({WINDOWS_KEEP_ENDS})" if metrics.keeps_prompt_ends else ""
         if queries := stats.recent_external_prefix_cache_queries:
             hits = stats.recent_external_prefix_cache_hits
             line += f", External prefix cache hit rate: {100 * hits / queries:.1f}%"

@@ -246,14 +246,12 @@ class State:
                 seq.num_scheduled_tokens = 0
                 seq.in_flight = []
                 seq.num_preemptions += 1
-                self._drop_nulls(seq)
             case records.SwappedOut():
                 if seq.seq_id in self.running:  # else said of another group's blocks
                     self.running.remove(seq.seq_id)
                     self.swapped.append(seq.seq_id)
                     seq.status = "swapped"
                     seq.num_preemptions += 1
-                    self._drop_nulls(seq)
             case records.SwappedIn():
                 if seq.seq_id in self.swapped:
                     self.swapped.remove(seq.seq_id)
@@ -299,7 +297,6 @@ class State:
                 elif seq.request_id in self.waiting:
                     self.waiting.remove(seq.request_id)
                 seq.status = record.reason
-                self._drop_nulls(seq)
 
     def _restart(self, waiting: Iterable[str]) -> None:
         """Let all requests wait: nothing is computed, no block is held or cached."""
@@ -346,12 +343,6 @@ class State:
 
     def _free_all_blocks(self) -> None:
         self.free_queue = OrderedDict.fromkeys(range(1, self.num_blocks))
-
-    def _drop_nulls(self, seq: SequenceState) -> None:
-        """Empty the tables that have nothing but nulls: no block of theirs is given back."""
-        for table in seq.tables:
-            if not any(table):
-                table.clear()
 
     def _hand_out(self, block_ids: Iterable[int]) -> None:
         """Allocate blocks: they leave the free queue, and are not cached any more."""

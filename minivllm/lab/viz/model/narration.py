@@ -67,6 +67,7 @@ class Narration:
         self._owners = owners
         self._decode = decode
         self._arrivals: list[str] = []
+        self._swaps: dict[tuple[str, str], tuple[int, Ids, str]] = {}  # and where they are told
         self._moves: list[str] = []  # preemptions and swaps, in the order they happened
         self._freed: dict[str, Ids] = {}  # and not yet told why
         self._hits: dict[str, Ids] = {}
@@ -91,9 +92,7 @@ class Narration:
         match record:
             case RequestAdded(_, request_id, prompt):
                 self._arrivals.append(f"{self._name(request_id)} ({count(len(prompt), 'token')})")
-            case BlocksFreed(_, seq_id, block_ids, _) if (
-                state.sequences[seq_id].status not in ALIVE
-            ):
+            case BlocksFreed(_, seq_id, block_ids) if state.sequences[seq_id].status not in ALIVE:
                 self._moves.append(f"{self._name(seq_id)} gives back {block_list(block_ids)}")
             case BlocksFreed(_, seq_id, block_ids, group):
                 self._freed[seq_id] = self._with(self._freed, seq_id, block_ids, group)
@@ -103,12 +102,12 @@ class Narration:
                 self._moves.append("a step fails; all requests wait, and all blocks are free")
             case Preempted(_, seq_id):
                 self._moves.append(f"{self._name(seq_id)} is preempted{self._returns(seq_id)}")
-            case SwappedOut(_, seq_id, host_ids):
-                out = f"{self._name(seq_id)} is swapped out to host {block_list(host_ids)}"
-                self._moves.append(out + self._returns(seq_id))
-            case SwappedIn(_, seq_id, block_ids):
-                back = f"{self._name(seq_id)} comes back from the host into"
-                self._moves.append(f"{back} {block_list(list(filter(None, block_ids)))}")
+            case SwappedOut(_, seq_id, host_ids, group):
+                end = "" if group else self._returns(seq_id)
+                self._note_swap("is swapped out to host", seq_id, host_ids, group, end=end)
+            case SwappedIn(_, seq_id, block_ids, group):
+                held = tuple(filter(None, block_ids))
+                self._note_swap("comes back from the host into", seq_id, held, group)
                 self._note_evicted(state, block_ids)
             case RequestSkipped(_, request_id, reason):
                 what = WAITS_FOR.get(reason, "what is unknown")
@@ -219,6 +218,16 @@ class Narration:
             clauses += _ends(reason, ended)
         told = "; ".join(filter(None, clauses))
         return told and f"{told[0].upper()}{told[1:]}."
+
+    def _note_swap(self, verb: str, seq_id: str, block_ids: Ids, group: int, end: str = "") -> None:
+        """Tell it in one clause, also of several KV cache groups."""
+        known = self._swaps.get((verb, seq_id)) if group else None
+        place, before, end = known or (len(self._moves), (), end)
+        if known is None:
+            self._moves.append("")
+        block_ids = before + block_ids
+        self._swaps[verb, seq_id] = place, block_ids, end
+        self._moves[place] = f"{self._name(seq_id)} {verb} {block_list(block_ids)}{end}"
 
     @staticmethod
     def _with(known: dict[str, Ids], seq_id: str, block_ids: Ids, group: int) -> Ids:
