@@ -196,7 +196,7 @@ def test_windows_of_layers(name, tmp_path):
 
 
 WRONG = {  # fields of a config.json of three layers, and what is said
-    "no window": ({"sliding_window": 0}, "sliding_window in config.json must be .*1 to 4194304.* 0"),
+    "no window": ({"sliding_window": 0}, "sliding_window in config.json must be .* 4194304, got 0"),
     "less": ({"sliding_window": -1}, "sliding_window in config.json must be .*, got -1"),
     "huge": ({"sliding_window": 2**22 + 1}, "sliding_window in config.json must be .* 4194305"),
     "too few": ({"layer_types": [SLIDING, FULL]}, "length of layer_types .* must be 3.* got 2"),
@@ -250,7 +250,7 @@ def test_what_gemma_does_not_have_is_refused(name, tmp_path):
 def test_float16_is_refused_and_never_chosen(tmp_path):
     make_model("Gemma3").to(torch.float16).save_pretrained(tmp_path)
     assert EngineArgs(str(tmp_path)).create_engine_config().model_config.dtype == torch.bfloat16
-    with pytest.raises(ValueError, match="dtype must be 'bfloat16' or 'float32'.*, got 'half'"):
+    with pytest.raises(ValueError, match=r"dtype must be 'bfloat16' or .*, got 'half'"):
         EngineArgs(str(tmp_path), dtype="half").create_engine_config()
 
 
