@@ -106,9 +106,7 @@ def _hf_fields(reader: GGUFReader, name: str) -> dict[str, Any]:
     return fields if name != "gemma3" else _of_gemma3(reader, fields)
 
 
-def _windows(
-    reader: GGUFReader, name: str, num_layers: int, context_length: int
-) -> dict[str, Any]:
+def _windows(reader: GGUFReader, name: str, num_layers: int, context_length: int) -> dict[str, Any]:
     """``sliding_window`` and ``layer_types``: a llama with a window has it in all layers."""
     key = f"{name}.attention.sliding_window"
     window = reader.get(key, int, 0)  # 0: there is none
