@@ -79,7 +79,7 @@ def test_tokens_are_those_of_transformers(name, window, tmp_path):
     for mixture, kwargs in MIXTURES.items():
         is_small = mixture in ("preempted", "swapped")
         pool = {"num_gpu_blocks_override": 3 * (longest // 4) + 6} if is_small else {}
-        n = min(kwargs.get("max_num_seqs", 2), 2)  # the best token, twice
+        n = 1 if is_small else min(kwargs.get("max_num_seqs", 2), 2)  # the best token, twice
         params = SamplingParams(n=n, top_k=1, max_tokens=9, ignore_eos=True)
         llm = make_llm(tmp_path, **{"block_size": 16, "max_model_len": longest, **pool, **kwargs})
         num_clear = 0
@@ -88,7 +88,9 @@ def test_tokens_are_those_of_transformers(name, window, tmp_path):
                 for sample in output.outputs:
                     num_clear += hold(theirs, output.prompt_token_ids, sample.token_ids)
             llm.llm_engine.check_integrity()
-        assert not is_small or llm.llm_engine.scheduler.num_preemptions > 0
+        # a window in all layers leaves room for everyone
+        is_short = is_small and name != "mistral"
+        assert not is_short or llm.llm_engine.scheduler.num_preemptions > 0
         assert num_clear > 110 * n
 
 
