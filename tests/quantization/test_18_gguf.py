@@ -68,7 +68,7 @@ def unpermuted(weight, heads):
 
 
 def add_gemma3(writer, config):
-    """What only this architecture has."""
+    """Metadata that only this architecture has."""
     ropes = config.rope_parameters
     writer.add_rope_freq_base(ropes["full_attention"]["rope_theta"])
     if ropes["full_attention"]["rope_type"] == "linear":

@@ -132,7 +132,7 @@ def test_bfloat16_rounds_as_transformers_does(tmp_path):
 
 
 def test_an_older_config_is_the_same_model(tmp_path):
-    """As in checkpoints of 2025: bases by name, a scaling of the full layers, a pattern."""
+    """Checkpoints of 2025 are so: bases by name, a scaling of the full layers, a pattern."""
     theirs = make_model("Gemma3", sliding_window=5, head_dim=16, sliding_window_pattern=3,
                         rope_parameters={
                             FULL: {"rope_type": "linear", "factor": 8.0, "rope_theta": 5e5},
@@ -154,7 +154,7 @@ def test_an_older_config_is_the_same_model(tmp_path):
 
 
 def test_one_set_of_rotary_parameters_is_that_of_the_full_layers():
-    """As transformers before 5 has it, which knows no types in it."""
+    """Transformers before 5 has it so, and knows no types in it."""
     hf = transformers.Gemma3TextConfig(num_hidden_layers=3, hidden_size=32, num_attention_heads=4)
     decoder = get_decoders()["gemma3_text"]
     hf.rope_parameters = None
