@@ -18,6 +18,7 @@ from minivllm.attention.step import StepAttention
 from minivllm.cpu import apply as cpu
 from minivllm.cpu import linear
 from minivllm.cpu.attention.paged_numba import PagedNumba
+from minivllm.cpu.layers import CPULayers, ModuleLayer
 from minivllm.kv.block_table import slots_of
 from minivllm.lab.oracle import next_token_logits
 from minivllm.lab.ranks import run_ranks
@@ -25,7 +26,7 @@ from minivllm.models.linear import LinearMethod
 from minivllm.models.loader import load_config, load_model
 
 CPU = torch.device("cpu")
-KNOWN = [name for name in CONFIGS if not name.startswith(("opt", "gpt2"))]
+KNOWN = [name for name in CONFIGS if not name.startswith(("gemma3", "opt", "gpt2"))]
 BLOCK_SIZE, WIDE_BLOCK = 4, 16  # the second is one that decodes' own loop knows
 
 
@@ -95,6 +96,16 @@ def check_bit_for_bit(model, block_size, dtype):
 def test_bit_for_bit(name, block_size, dtype, load, monkeypatch):
     monkeypatch.setattr(cascade, "WORTH_SHARING", 1)
     check_bit_for_bit(load(name, dtype), block_size, dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_layers_with_two_rotary_bases_run_as_modules(dtype, load):
+    """Gemma 3's are not known: each runs whole, with its own table of angles."""
+    model = load("gemma3", dtype)
+    assert not are_compiled(model)
+    model.model.compiled_layers = CPULayers(model.model, dtype)
+    assert all(isinstance(layer, ModuleLayer) for layer in model.model.compiled_layers.layers)
+    check_bit_for_bit(model, BLOCK_SIZE, dtype)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)

@@ -31,7 +31,9 @@ def tokens(llm):
     return [output.outputs[0].token_ids for output in found]
 
 
-@pytest.mark.parametrize("name", ["llama", "llama-grouped-tied", "gpt2", "opt-gelu-untied"])
+@pytest.mark.parametrize(
+    "name", ["llama", "llama-grouped-tied", "gemma3", "gpt2", "opt-gelu-untied"]
+)
 def test_each_tensor_is_on_one_stage_and_a_tied_embedding_is_the_head_too(tmp_path, name):
     """Embedding first, norm and head last, layers by the names that they have in the checkpoint."""
     family, changes, _ = CONFIGS[name]

@@ -24,6 +24,7 @@ MODELS = {
     "llama-grouped": ("Llama", GROUPED | {"tie_word_embeddings": True}),
     "llama-biases": CONFIGS["llama-biases"][:2],
     "qwen3": CONFIGS["qwen3"][:2],
+    "gemma3": CONFIGS["gemma3"][:2],
     "gpt2": CONFIGS["gpt2"][:2],
     "gpt2-inner-untied": CONFIGS["gpt2-inner-untied"][:2],
     "opt": CONFIGS["opt"][:2],

@@ -43,7 +43,7 @@ KINDS = {
     "one layer": {"r": 5, "target_modules": ["k_proj", "up_proj", "fc1"],
                   "layers_to_transform": [1], "layers_pattern": "layers"},
 }  # fmt: skip
-FAMILIES = ("llama", "llama-biases", "mistral", "qwen2", "qwen3", "opt")
+FAMILIES = ("llama", "llama-biases", "mistral", "qwen2", "qwen3", "gemma3", "opt")
 
 
 @pytest.fixture(scope="module", params=FAMILIES)

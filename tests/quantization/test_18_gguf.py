@@ -34,6 +34,11 @@ LLAMA3 = {
     "high_freq_factor": 4.0, "original_max_position_embeddings": 32,
 }  # fmt: skip
 LINEAR = {"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0}
+# types of a real file of Gemma 3 270M, by parts of names
+Q4_K_M = {"attn_q": 6, "attn_k": 6, "attn_v": 8, "attn_output": 12, "ffn_down": 14, "ffn": 6,
+          "token_embd": 8}  # fmt: skip
+GEMMA3 = {"head_dim": 64, "query_pre_attn_scalar": 64, "sliding_window": 9,
+          "num_key_value_heads": 1}  # fmt: skip
 YARN = LINEAR | {"rope_type": "yarn", "original_max_position_embeddings": 64}
 
 
@@ -62,6 +67,23 @@ def unpermuted(weight, heads):
     return weight.reshape(shape).swapaxes(1, 2).reshape(weight.shape)
 
 
+def add_gemma3(writer, config):
+    """Metadata that only this architecture has."""
+    ropes = config.rope_parameters
+    writer.add_rope_freq_base(ropes["full_attention"]["rope_theta"])
+    if ropes["full_attention"]["rope_type"] == "linear":
+        writer.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)
+        writer.add_rope_scaling_factor(ropes["full_attention"]["factor"])
+    if ropes["sliding_attention"]["rope_theta"] != 1e4:
+        writer.add_float32("gemma3.rope.freq_base_swa", ropes["sliding_attention"]["rope_theta"])
+    writer.add_sliding_window(config.sliding_window)
+    if config.final_logit_softcapping:
+        writer.add_final_logit_softcapping(config.final_logit_softcapping)
+    if config.num_hidden_layers < 6:  # by its default only each sixth layer sees all
+        kinds = [kind == "sliding_attention" for kind in config.layer_types]
+        writer.add_array("gemma3.attention.sliding_window_pattern", kinds)
+
+
 def write(path, model, types, add_tokenizer=lambda writer: None):
     """Write transformers' model as a GGUF file, and give it the numbers that the file has.
 
@@ -69,7 +91,8 @@ def write(path, model, types, add_tokenizer=lambda writer: None):
         types: the number of all matrices' type, or numbers by parts of names, the first that fits.
     """
     config, rng = model.config, np.random.default_rng(5)
-    arch, layers = config.model_type, config.num_hidden_layers
+    names = {"gemma3_text": "gemma3", "mistral": "llama"}
+    arch, layers = names.get(config.model_type, config.model_type), config.num_hidden_layers
     writer = gguf.GGUFWriter(path, arch)
     writer.add_block_count(layers)
     writer.add_context_length(config.max_position_embeddings)
@@ -79,8 +102,14 @@ def write(path, model, types, add_tokenizer=lambda writer: None):
     writer.add_head_count_kv(config.num_key_value_heads)
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)
     rope = config.rope_parameters
-    writer.add_rope_freq_base(rope["rope_theta"])
-    if arch == "qwen3":
+    if arch == "gemma3":
+        add_gemma3(writer, config)
+        rope = {"rope_type": "default"}
+    else:
+        writer.add_rope_freq_base(rope["rope_theta"])
+    if config.model_type == "mistral":
+        writer.add_sliding_window(config.sliding_window)
+    if arch in ("qwen3", "gemma3"):
         writer.add_key_length(config.head_dim)
         writer.add_value_length(config.head_dim)
     if rope["rope_type"] in ("linear", "yarn"):
@@ -101,7 +130,8 @@ def write(path, model, types, add_tokenizer=lambda writer: None):
         sort = heads.get(theirs.split(".")[-2]) if arch == "llama" else None
         data = permuted(data, sort) if sort else data
         if data.ndim == 1:
-            writer.add_tensor(theirs, data)
+            is_around_0 = arch == "gemma3" and name.endswith("norm.weight")
+            writer.add_tensor(theirs, data + 1 if is_around_0 else data)
             continue
         number = next(number for part, number in types.items() if part in theirs)
         kind, qtype = TYPES[number], gguf.GGMLQuantizationType(number)
@@ -120,7 +150,8 @@ def write(path, model, types, add_tokenizer=lambda writer: None):
 
 def make_model(family, **changes):
     """A small random model of transformers."""
-    config = getattr(transformers, f"{family}Config")(**SIZES | changes)
+    text = "Text" if family == "Gemma3" else ""
+    config = getattr(transformers, f"{family}{text}Config")(**SIZES | changes)
     model = getattr(transformers, f"{family}ForCausalLM")(config).eval()
     generator = torch.Generator().manual_seed(7)
     for name, parameter in model.named_parameters():
@@ -155,6 +186,22 @@ CASES = {
     "qwen2-Q6_K": ("Qwen2", 14, {}),
     "qwen2-yarn": ("Qwen2", 7, {"rope_parameters": YARN}),
     "qwen3-Q5_0": ("Qwen3", 6, {"tie_word_embeddings": True, "head_dim": 64}),
+    "llama-window": ("Mistral", 8, {"sliding_window": 9}),
+    "gemma3-Q4_K_M": ("Gemma3", Q4_K_M, GEMMA3 | {"num_hidden_layers": 7}),
+    "gemma3-kinds": (
+        "Gemma3",
+        1,
+        GEMMA3
+        | {
+            "layer_types": ["full_attention", "sliding_attention"],
+            "final_logit_softcapping": 3.0,
+            "tie_word_embeddings": False,
+            "rope_parameters": {
+                "full_attention": LINEAR,
+                "sliding_attention": {"rope_type": "default", "rope_theta": 3e3},
+            },
+        },
+    ),
 }
 
 
@@ -383,7 +430,7 @@ BROKEN = {
     ),
     "architecture": (
         header(0, string("general.architecture") + struct.pack("<I", 8) + string("bert")),
-        "general.architecture must be one of llama, qwen2, qwen3, got 'bert'",
+        "general.architecture must be one of llama, qwen2, qwen3, gemma3, got 'bert'",
     ),
     "no architecture": (header(0, KEY), "general.architecture must be in the file's metadata"),
 }  # fmt: skip
@@ -418,18 +465,59 @@ def test_metadata_that_do_not_fit_are_refused(key, small, tmp_path):
         load_config(path)
 
 
-UNKNOWN = {
-    "rope.scaling.attn_factor": "a key must be one of llama.rope.scaling.{type, factor, orig",
-    "attention.sliding_window": "llama.attention.sliding_window must be at least the context",
-}
+UNKNOWN = {  # key: a family, a value, what is said
+    "llama.rope.scaling.attn_factor": (
+        "Llama", 7, "a key must be one of llama.rope.scaling.{type, factor, orig",
+    ),
+    "qwen2.attention.sliding_window": (
+        "Qwen2", 7, "qwen2.attention.sliding_window must be at least the context",
+    ),
+    "llama.attention.sliding_window": (
+        "Llama", 2**23, "llama.attention.sliding_window must be from 0 to 4194304, got 8388608",
+    ),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("key", UNKNOWN)
 def test_metadata_of_what_we_do_not_compute_are_refused(key, tmp_path):
+    family, value, message = UNKNOWN[key]
     path = tmp_path / "x.gguf"
-    write(path, make_model("Llama"), 8, lambda writer: writer.add_uint32(f"llama.{key}", 7))
-    with pytest.raises(ValueError, match=re.escape(UNKNOWN[key])):
+    write(path, make_model(family), 8, lambda writer: writer.add_uint32(key, value))
+    with pytest.raises(ValueError, match=re.escape(message)):
         load_config(path)
+
+
+def test_metadata_of_gemma3_that_do_not_fit_are_refused(tmp_path):
+    model, path = make_model("Gemma3", **GEMMA3, num_hidden_layers=6), tmp_path / "x.gguf"
+    pattern = "gemma3.attention.sliding_window_pattern"
+    for add, message in (
+        (lambda writer: writer.add_array(pattern, [True] * 5), f"length of {pattern} must be 6"),
+        (lambda writer: writer.add_uint32(pattern, 0), f"{pattern} must be from 1 to .* got 0"),
+        (lambda writer: writer.add_string(pattern, "x"), f"{pattern} must be an integer, got 'x'"),
+        (lambda writer: writer.add_float32("gemma3.rope.freq_base_swa", -1.0), "positive number"),
+        (lambda writer: writer.add_final_logit_softcapping(-1.0), "final_logit_softcapping"),
+    ):
+        write(path, model, 8, add)
+        with pytest.raises(ValueError, match=message):
+            load_config(path)
+
+
+def test_the_end_of_a_turn_is_known_by_its_text(tmp_path):
+    """Files of Gemma leave it to the reader to know; one that names another is believed."""
+    tokens = [*map(chr, range(256, 349)), "<end_of_turn>", "<eos>", "<eot>"]
+    backend = Tokenizer(models.BPE({token: i for i, token in enumerate(tokens)}, []))
+    backend.add_special_tokens(["<end_of_turn>", "<eos>", "<eot>"])
+    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<eos>")
+    model, path = make_model("Gemma3", **GEMMA3), tmp_path / "x.gguf"
+    for eot, ends in ((None, {93, 94}), (95, {94, 95})):
+
+        def add(writer, eot=eot):
+            add_tokenizer(writer, "llama", tokenizer, "default", 96)
+            if eot is not None:
+                writer.add_eot_token_id(eot)
+
+        write(path, model, 8, add)
+        assert load_config(path).eos_token_ids == ends
 
 
 def test_a_token_of_thousands_of_letters_is_refused(tmp_path):

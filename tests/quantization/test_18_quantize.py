@@ -14,7 +14,7 @@ from minivllm.lab.oracle import next_token_logits
 from minivllm.lab.quantize.awq import find_channel_scales
 from minivllm.lab.quantize.command import calibration_texts, run_quantize
 from minivllm.lab.quantize.gptq import gptq
-from minivllm.lab.quantize.model import quantize_model
+from minivllm.lab.quantize.model import Sequence, fold_channel_scales, quantize_model
 from minivllm.lab.quantize.rounding import round_to_nearest
 from minivllm.lab.quantize.smoothquant import smoothing_scales
 from minivllm.models.loader import load_config, load_model
@@ -100,8 +100,25 @@ def test_a_quantized_directory_is_loaded_by_its_name(tmp_path, options):
     assert "Paris" in output.outputs[0].text
 
 
+@pytest.mark.parametrize("family", ["Qwen3", "Gemma3"])
+def test_folded_scales_change_nothing(family, tmp_path):
+    """Each norm puts out that much less, also one whose weights are stored as differences."""
+    make_model(family).save_pretrained(tmp_path)
+    model = load_model(tmp_path, load_config(tmp_path), torch.float32, torch.device("cpu"))
+    ids = [5, 6, 7, 40]
+    before = next_token_logits(model, ids)
+    weights = [layer.input_layernorm.weight.clone() for layer in model.model.layers]
+    sequence = Sequence(model, ids)
+    for layer, weight in zip(model.model.layers, weights, strict=True):
+        with torch.no_grad():
+            fold_channel_scales(layer, [sequence], lambda w, x: 1 + x.abs().mean(0))
+        sequence.hidden, sequence.residual = sequence.through(layer)
+        assert not torch.equal(layer.input_layernorm.weight, weight)
+    torch.testing.assert_close(next_token_logits(model, ids), before, atol=1e-4, rtol=1e-4)
+
+
 @pytest.mark.parametrize("method", ["rtn", "gptq", "awq", "smoothquant"])
-@pytest.mark.parametrize("family", ["Llama", "Mistral", "Qwen2", "Qwen3", "OPT", "GPT2"])
+@pytest.mark.parametrize("family", ["Llama", "Mistral", "Qwen2", "Qwen3", "Gemma3", "OPT", "GPT2"])
 def test_every_family_is_read_back_as_it_was_rounded_by_every_method(
     tmp_path, tiny_chat, family, method
 ):

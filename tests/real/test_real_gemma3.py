@@ -55,7 +55,7 @@ def reference(gemma3):
 
 
 def run(llm, prompts):
-    """What the engine makes of the prompts."""
+    """Outputs of the engine for the prompts."""
     prompts = [{"prompt_token_ids": prompt} for prompt in prompts]
     return llm.generate(prompts, GREEDY, use_tqdm=False)
 
