@@ -7,8 +7,11 @@ bytes. Between them goes a ``KVConnectorMetadata``, which is a part of the plan,
 (vLLM: vllm/distributed/kv_transfer/kv_connector/v1/base.py)
 """
 
+# ruff: noqa: B027 (methods of the base may do nothing)
+
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -41,7 +44,7 @@ class KVConnectorOutput:
         return bool(self.finished_sending or self.finished_recving or self.failed_recving)
 
 
-class KVConnectorBase:
+class KVConnectorBase(ABC):
     """Base of connectors; one of your own is a subclass.
 
     Args:
@@ -63,6 +66,7 @@ class KVConnectorBase:
     def check_request(self, request: Request) -> None:
         """Raise ``ValueError`` if a request asks for a transfer that cannot be made."""
 
+    @abstractmethod
     def get_num_new_matched_tokens(
         self, seq: Sequence, num_computed_tokens: int
     ) -> tuple[int | None, bool]:
@@ -79,8 +83,8 @@ class KVConnectorBase:
             step. And True if they come beside the steps, while the request waits; False if the
             worker loads them at the beginning of its first step.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def update_state_after_alloc(
         self, seq: Sequence, block_ids: list[int], num_external_tokens: int
     ) -> None:
@@ -91,11 +95,10 @@ class KVConnectorBase:
             block_ids: of all its blocks, those of the engine's own cache included.
             num_external_tokens: as asked for; 0: nothing is to come.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def build_connector_meta(self, scheduler_output: Any) -> KVConnectorMetadata:
         """Make what the workers are told with a plan, which must not be changed."""
-        raise NotImplementedError
 
     def update_connector_output(self, connector_output: KVConnectorOutput) -> None:
         """Hear of transfers that have ended in all workers."""
@@ -133,9 +136,9 @@ class KVConnectorBase:
                 head_dim]``; with scales of single tokens also ``key_scales`` and ``value_scales``.
         """
 
+    @abstractmethod
     def start_load_kv(self, metadata: KVConnectorMetadata) -> None:
         """Start what the plan asks for, before the forward pass."""
-        raise NotImplementedError
 
     def wait_for_layer_load(self, layer_name: str) -> None:
         """Wait until a layer has what this very step reads."""

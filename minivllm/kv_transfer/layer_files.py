@@ -204,8 +204,10 @@ def sweep(folder: Path, keep_for: float) -> None:
 
 def _take_done(transfers: list[tuple[Transfer, Future]]) -> list[tuple[Transfer, Future]]:
     """Take the transfers out of a list whose threads have done their part."""
-    done = [(transfer, future) for transfer, future in transfers if future.done()]
-    transfers[:] = [(transfer, future) for transfer, future in transfers if not future.done()]
+    # each is asked once: one that ends meanwhile is taken the next time, and not forgotten
+    is_done = [future.done() for _, future in transfers]
+    done = [one for one, ended in zip(transfers, is_done, strict=True) if ended]
+    transfers[:] = [one for one, ended in zip(transfers, is_done, strict=True) if not ended]
     return done
 
 

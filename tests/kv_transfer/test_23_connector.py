@@ -5,6 +5,7 @@ import random
 import shutil
 import threading
 import time
+from concurrent.futures import Future
 
 import pytest
 import torch
@@ -25,7 +26,7 @@ from two_engines import (
 from minivllm import SamplingParams
 from minivllm.kv_transfer.base import KVConnectorBase, KVConnectorMetadata, KVConnectorOutput
 from minivllm.kv_transfer.example_connector import ExampleConnector
-from minivllm.kv_transfer.layer_files import LayerFiles, sweep
+from minivllm.kv_transfer.layer_files import LayerFiles, _take_done, sweep
 
 
 @pytest.mark.parametrize("cache", ["auto", "int8_per_token_head", "fp8_e4m3"])
@@ -262,6 +263,23 @@ def test_what_does_not_come_costs_its_request_alone(tiny_qwen2, tmp_path, monkey
         assert got[0].outputs[0].token_ids == []
     receiver.llm_engine.engine_core.check_integrity()
     assert receiver.llm_engine.scheduler.kv_manager.usage == 0
+
+
+class LateFuture(Future):
+    """A future that ends between two questions."""
+
+    num_asked = 0
+
+    def done(self):
+        self.num_asked += 1
+        return self.num_asked > 1
+
+
+def test_a_transfer_that_ends_while_it_is_asked_for_is_not_forgotten():
+    transfers = [("late", LateFuture())]
+    assert _take_done(transfers) == []
+    assert [name for name, _ in _take_done(transfers)] == ["late"]
+    assert transfers == []
 
 
 def test_a_folder_that_cannot_be_written_any_more_keeps_no_block(tiny_qwen2, tmp_path, monkeypatch):

@@ -144,6 +144,10 @@ class PoolReplica(Replica):
     def _step_seconds(self, size: Size) -> float:
         return step_seconds(self.pool_cost, size)
 
+    def _empty_step_seconds(self) -> float:
+        """None: ``_execute`` has gone on to what happens next."""
+        return 0.0
+
     def _execute(self, scheduler: Scheduler, plan: SchedulerOutput) -> ModelRunnerOutput:
         if not plan.num_scheduled_tokens:  # nothing runs: until a transfer ends, or one comes
             arrival = _NEVER if self._next_arrival is None else self._next_arrival
