@@ -31,7 +31,7 @@ def lanes(rng: Random) -> FunctionExercise:
         "plans in flight: the CPU makes plan n + 1, then waits for step n and takes its tokens "
         "over, then makes plan n + 2, and so on.",
         "Keep two clocks, the time at which the CPU is free and the time at which the device is. "
-        "Whoever needs the other waits until the later of both.",
+        "The lane that needs the other one waits until the later of both.",
         _solve_lanes,
         calls=calls,
         learnt="a long run takes the longer of both lanes, not their sum.",

@@ -46,7 +46,7 @@ def check_move(function: Callable, seed: int) -> str:
         source, target = (torch.rand(n, size, 3, generator=generator) for n in pools)
         ids = [rng.sample(range(1, n), count) for n in pools]
         num_local = size * rng.randrange(count) if number > 5 else 0
-        _check_one(function, source, ids[0], target, ids[1], num_local)
+        _check_one(function, source, ids[0], target=target, target_ids=ids[1], num_local=num_local)
     return f"{NUM_MOVES} prompts arrive bit for bit, and no other block is changed"
 
 
@@ -57,8 +57,7 @@ def _check_one(
     mine = target.clone()
     right = target.clone()
     move(source, source_ids, right, target_ids, num_local)
-    given = (source, list(source_ids), mine, list(target_ids), num_local)
-    call(function, *given)
+    call(function, source, list(source_ids), mine, list(target_ids), num_local)
     where = f"blocks {source_ids} to {target_ids}, {num_local} tokens are there already"
     if not source.equal(sent):
         raise Fault(f"{where}: source has changed; the engine that sends still needs it")

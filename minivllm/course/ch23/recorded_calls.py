@@ -34,7 +34,8 @@ def compare_calls(scheduler_cls: type[AsyncScheduler]) -> tuple[int, int]:
     Raises:
         Fault: for the first call that differs, or if the class raises.
     """
-    num_calls = num_recordings = 0
+    num_calls = 0
+    num_recordings = 0
     for path in ASYNC_GOLDEN:
         recording = load_recording(path)
         if recording["config"]["mode"] != "async":
