@@ -7,9 +7,9 @@ import pytest
 from minivllm.course.asking.answers import NotYet
 from minivllm.course.ch23.ahead import run_ahead, wrong_answers
 from minivllm.course.ch23.goodput import goodput_by_limit, serve_pools, share_in_time
-from minivllm.course.ch23.two_engines import Asked, make_engine, serve
 from minivllm.course.ch23.recorded_calls import compare_calls, compare_drawn
 from minivllm.course.ch23.steady_connector import NUM_STEPS, SteadyConnector
+from minivllm.course.ch23.two_engines import Asked, make_engine, serve
 from minivllm.course.grading.run import Fault
 from minivllm.exercises import ch23, labs
 from minivllm.kv.manager import KVCacheManager

@@ -9,6 +9,15 @@ from random import Random
 from minivllm.course.asking.answers import compare, whole_numbers
 from minivllm.course.asking.exercise import Exercise, seeded
 from minivllm.course.asking.function_exercise import FunctionExercise
+from minivllm.course.ch23.ahead import run_ahead, wrong_answers
+from minivllm.course.ch23.goodput import goodput_by_limit, serve_pools, share_in_time
+from minivllm.course.ch23.steady_connector import SteadyConnector
+from minivllm.course.ch23.two_engines import Asked, make_engine, serve
+
+__all__ = [  # and what the notebook runs
+    "Asked", "SteadyConnector", "fetch", "goodput_by_limit", "lanes", "make_engine", "pools",
+    "run_ahead", "serve", "serve_pools", "share_in_time", "wrong_answers",
+]  # fmt: skip
 
 # -- core: lanes by hand -------------------------------------------------------------------------
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from minivllm.course.ch23.steady_connector import SteadyConnector
-from minivllm.engine.arg_utils import EngineArgs
-from minivllm.engine.llm_engine import LLMEngine
 from minivllm.kv_transfer.base import KVConnectorBase
 from minivllm.outputs import RequestOutput
 from minivllm.sampling_params import SamplingParams
+
+if TYPE_CHECKING:
+    from minivllm.engine.llm_engine import LLMEngine
 
 
 class Asked(NamedTuple):
@@ -44,6 +45,10 @@ def make_engine(
         connector: its class.
         num_blocks: of the pool, the null block included.
     """
+    # imported only here: the exercises beside this file run without torch
+    from minivllm.engine.arg_utils import EngineArgs
+    from minivllm.engine.llm_engine import LLMEngine
+
     extra = {"shared_storage_path": folder}
     config = {
         "kv_connector": connector,
