@@ -19,7 +19,13 @@ from minivllm.lab.sim.cost import (
     Work,
     attended_pairs,
 )
-from minivllm.lab.sim.disaggregation import PoolTimes, goodput, poisson, simulate_pools
+from minivllm.lab.sim.disaggregation import (
+    LinkConnector,
+    PoolTimes,
+    goodput,
+    poisson,
+    simulate_pools,
+)
 from minivllm.lab.sim.dry_run import dry_run
 from minivllm.lab.sim.interconnects import LINKS, Link, ring_bytes
 from minivllm.lab.sim.launches import launch_each, launch_graph
@@ -39,11 +45,12 @@ from minivllm.lab.sim.workloads import SimRequest, alpaca_like, sharegpt_like
 __all__ = [
     "GOLDEN", "HARDWARE", "LINKS", "MODELS", "NODES", "NUM_SLOTS", "TABLES", "Acceptance",
     "BuddyPool", "Cluster", "ContiguousKVCacheManager", "CostModel", "FirstFitPool", "Hardware",
-    "Link", "ModelShape", "Node", "PoolTimes", "RooflineCost", "SimRequest", "TableCost", "Work",
-    "alpaca_like", "attended_pairs", "chats", "chi_square", "dry_run", "goodput", "launch_each",
-    "launch_graph", "load_recording", "make_scheduler", "measure_sharing", "measure_waste",
-    "percentiles", "picture_request", "poisson", "prefix_hits", "replay", "ring_bytes",
-    "run_ranks", "runner_output", "sharegpt_like", "simulate", "simulate_pools", "table_chat",
+    "Link", "LinkConnector", "ModelShape", "Node", "PoolTimes", "RooflineCost", "SimRequest",
+    "TableCost", "Work", "alpaca_like", "attended_pairs", "chats", "chi_square", "dry_run",
+    "goodput", "launch_each", "launch_graph", "load_recording", "make_scheduler",
+    "measure_sharing", "measure_waste", "percentiles", "picture_request", "poisson", "prefix_hits",
+    "replay", "ring_bytes", "run_ranks", "runner_output", "sharegpt_like", "simulate",
+    "simulate_pools", "table_chat",
 ]  # fmt: skip
 
 if __name__ == "__main__":

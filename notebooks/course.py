@@ -21,7 +21,7 @@ from reading_time import ReadingTime, reading_time, write_minutes  # noqa: E402
 from minivllm.course.chapters import CHAPTERS  # noqa: E402
 
 # Those that are not written yet.
-TO_COME = {"23": "disaggregated prefill"}
+TO_COME: dict[str, str] = {}
 # The first track is pieces of its notebooks, in one of its own; the others are whole notebooks.
 TRACKS = {
     "90 minutes": tuple(ninety.PARTS),

@@ -10,7 +10,6 @@ NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").glob("*.ipynb"))
 GUESS = re.compile(r"^((?:my_\w+, )*my_\w+) =", re.MULTILINE)
 # Cells that still have their answer in them, or far behind. The list may only shrink.
 ANSWERED_ELSEWHERE = {
-    ("05", "lanes-ahead"),  # asked in a text, answered in the cell that has the default
     ("A5", "cell-05"),  # answered where both models have run
     ("13b", "cell-04"),  # answered after five cells that define what is counted
 }
