@@ -121,7 +121,17 @@ class BlocksAllocated(BlocksOfSequence):
 
 @dataclass(frozen=True, slots=True)
 class BlocksShared(BlocksOfSequence):
-    """A sequence's block table began with these blocks: a hit in the prefix cache."""
+    """A sequence's block table began with these blocks: a hit in the prefix cache.
+
+    Of a sliding window's hit all but the last ones are 0, the null block.
+    """
+
+    group: int = field(default=0, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class BlocksSkipped(BlocksOfSequence):
+    """These blocks fell behind a sequence's window: free, with the null block in their places."""
 
     group: int = field(default=0, repr=False)
 
@@ -166,7 +176,10 @@ class Forked(Record):
 
 @dataclass(frozen=True, slots=True)
 class BlocksFreed(BlocksOfSequence):
-    """A sequence gave back its whole table, listed in the order of its positions."""
+    """A sequence gave back its whole table, listed in the order of its positions.
+
+    Null blocks are not listed.
+    """
 
     group: int = field(default=0, repr=False)
 

@@ -41,7 +41,10 @@ class SequenceState:
 
     @property
     def tables(self) -> list[list[int]]:
-        """Block ids of each KV cache group's table: ``block_ids`` is the first."""
+        """Block ids of each KV cache group's table: ``block_ids`` is the first.
+
+        0 is the null block: what a window has left behind.
+        """
         return [self.block_ids, *self.other_tables]
 
     def table(self, group: int) -> list[int]:
@@ -101,7 +104,7 @@ class State:
     @property
     def ref_counts(self) -> dict[int, int]:
         """Reference counts: number of tables that hold each block, by block id."""
-        return dict(Counter(b for s in self._busy.values() for t in s.tables for b in t))
+        return dict(Counter(b for s in self._busy.values() for t in s.tables for b in t if b))
 
     @property
     def num_free_blocks(self) -> int:
@@ -201,6 +204,11 @@ class State:
                     self.running.insert(self.running.index(siblings[-1]) + 1, record.child_id)
             case records.BlocksFreed():
                 seq.table(record.group).clear()
+                self._give_back(record.block_ids)
+            case records.BlocksSkipped():
+                table = seq.table(record.group)
+                first = table.index(record.block_ids[0])
+                table[first : first + len(record.block_ids)] = [0] * len(record.block_ids)
                 self._give_back(record.block_ids)
             case records.Preempted():
                 self.running.remove(seq.seq_id)
@@ -309,9 +317,10 @@ class State:
             self.contents.pop(block_id, None)
 
     def _cache(self, seq: SequenceState, table: list[int], block_ids: tuple[int, ...]) -> None:
-        first = table.index(block_ids[0])
+        logical = -1
         size = self.block_size
-        for logical, block_id in enumerate(block_ids, start=first):
+        for block_id in block_ids:  # in the order of the table, which has others between them
+            logical = table.index(block_id, logical + 1)
             tokens = tuple(seq.token_ids[logical * size : (logical + 1) * size])
             self.contents[block_id] = CachedBlock(seq.seq_id, logical, tokens)
 

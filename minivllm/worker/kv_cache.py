@@ -20,8 +20,6 @@ from minivllm.kv.kv_cache_spec import (
 )
 from minivllm.models.model_config import ModelConfig
 
-DRAFT = "draft_model."  # before the names of a draft model's layers
-
 
 def kv_cache_specs(
     config: ModelConfig, cache_config: CacheConfig, prefix: str = ""

@@ -28,6 +28,7 @@ from minivllm.cpu.linear import Timings, export_timings, import_timings
 from minivllm.distributed.group import Alone, ParallelState
 from minivllm.kv.kv_cache_config import KVCacheConfig
 from minivllm.kv.kv_cache_spec import (
+    DRAFT,
     KVCacheGroupSpec,
     KVCacheSpec,
     bytes_per_block,
@@ -49,7 +50,7 @@ from minivllm.utils.math_utils import cdiv
 from minivllm.utils.platforms import describe_gpu
 from minivllm.worker.cuda_graph_runner import CUDAGraphRecorder, capture_sizes
 from minivllm.worker.draft_model import DraftModelProposer
-from minivllm.worker.kv_cache import DRAFT, kv_cache_specs, make_kv_cache
+from minivllm.worker.kv_cache import kv_cache_specs, make_kv_cache
 from minivllm.worker.kv_transfer import KVTransfer, make_kv_transfer
 from minivllm.worker.lora_manager import WorkerLoRAManager
 from minivllm.worker.model_runner import ModelRunner
