@@ -15,6 +15,7 @@ import time
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from minivllm.embedded import embedded_adapter_path, embedded_model_path
@@ -66,11 +67,20 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "num_gpu_blocks_override": 16, "max_num_seqs": 6, "max_num_batched_tokens": 64,
         "max_model_len": 256,
     },
+    "groups": {
+        "num_gpu_blocks_override": 54, "max_num_seqs": 4, "max_num_batched_tokens": 96,
+    },
+    "retained": {
+        "num_gpu_blocks_override": 60, "max_num_seqs": 3, "max_num_batched_tokens": 128,
+        "prefix_cache_retention_interval": 64,
+    },
     "server": {"num_gpu_blocks_override": 160, "max_num_seqs": 48, "max_num_batched_tokens": 256},
 }  # fmt: skip
+OF_GEMMA = ("groups", "retained")  # on a Gemma 3 of random weights: two windows to a full layer
 # name -> step -> what a user does before it: cached blocks are forgotten, or a request is aborted
 ACTIONS: dict[str, dict[int, tuple[str, Any]]] = {
     "overlapped": {40: ("abort_request", ["4"]), 90: ("abort_request", ["9", "10"])},
+    "retained": {70: ("reset_prefix_cache", True), 110: ("abort_request", ["9"])},
     "resets": {
         30: ("reset_prefix_cache", False), 60: ("reset_prefix_cache", True),
         61: ("reset_prefix_cache", True), 75: ("abort_request", ["1"]),
@@ -123,6 +133,9 @@ def requests_of(name: str) -> list[tuple[int, str, int, int]]:
     if name == "overlapped":
         prompts = [RULES * (i % 2) + essay[i % 5] for i in range(20)]
         return [(4 * i, prompt, rng.randint(20, 90), 0) for i, prompt in enumerate(prompts)]
+    if name in OF_GEMMA:  # a prefix that some have in common, and answers beyond the window
+        prompts = [RULES * (i % 3 > 0) + essay[i % 4] + (long if i == 5 else "") for i in range(13)]
+        return [(6 * i, prompt, rng.randint(12, 150), 0) for i, prompt in enumerate(prompts)]
     if name in ("grammars", "adapters"):
         return [(3 * i, essay[i % 12], rng.randint(20, 40), 0) for i in range(14)]
     # "waits": a quiet beginning, then a long prompt ahead, a crowd, and answers that fill the pool
@@ -138,9 +151,13 @@ def record(name: str, scheduler: str = "minivllm.xray.TracingScheduler") -> None
     from vllm import LLM
 
     model = str(embedded_model_path())
+    settings = COMMON | SETTINGS[name] | {"tokenizer": model}
     if name == "overlapped":
         scheduler = "minivllm.xray.AsyncTracingScheduler"
-    engine = LLM(model, scheduler_cls=scheduler, **(COMMON | SETTINGS[name])).llm_engine
+    with TemporaryDirectory() as folder:
+        if name in OF_GEMMA:
+            model = str(save_gemma(Path(folder) / "random-gemma3"))
+        engine = LLM(model, scheduler_cls=scheduler, **settings).llm_engine
     if name == "overlapped":
         overlap(engine.engine_core.engine_core)
     to_come = list(enumerate(requests_of(name)))
@@ -162,6 +179,24 @@ def record(name: str, scheduler: str = "minivllm.xray.TracingScheduler") -> None
         alive -= {output.request_id for output in engine.step() if output.finished}
         step += 1
     engine.engine_core.shutdown()
+
+
+def save_gemma(folder: Path) -> Path:
+    """Save a Gemma 3 of random weights for the embedded model's tokenizer."""
+    import torch
+    from transformers import AutoTokenizer, Gemma3ForCausalLM, Gemma3TextConfig
+
+    tokenizer = AutoTokenizer.from_pretrained(embedded_model_path())
+    torch.manual_seed(0)
+    config = Gemma3TextConfig(
+        vocab_size=len(tokenizer), hidden_size=64, intermediate_size=64, num_hidden_layers=6,
+        num_attention_heads=2, num_key_value_heads=1, head_dim=32, query_pre_attn_scalar=32,
+        sliding_window=64, layer_types=["sliding_attention", "sliding_attention",
+                                        "full_attention"] * 2,
+        max_position_embeddings=1024, eos_token_id=None, bos_token_id=None, pad_token_id=None,
+    )  # fmt: skip
+    Gemma3ForCausalLM(config).save_pretrained(folder)
+    return folder
 
 
 def overlap(core: Any) -> None:

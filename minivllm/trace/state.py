@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
 
 from minivllm.trace import records
+from minivllm.trace.groups import TableGroup
 from minivllm.trace.records import Record
 
 _CHANGE_NOTHING = (
@@ -61,6 +62,7 @@ class CachedBlock:
     seq_id: str  # the sequence that computed it
     logical: int  # which of its blocks it was
     token_ids: tuple[int, ...]
+    group: int = 0
 
 
 @dataclass
@@ -87,6 +89,7 @@ class State:
     items: dict[str, CachedItem] = field(default_factory=dict)  # in the encoder cache
     # Those that none refers to, the next one to be evicted first.
     evictable_items: OrderedDict[str, None] = field(default_factory=OrderedDict)
+    groups: tuple[TableGroup, ...] = ()  # of KV caches; none if there is one alone
     # Free blocks, the next one to be handed out first; at the beginning by their ids.
     free_queue: OrderedDict[int, None] = field(init=False)
     # Sequences that hold blocks or are in plans, by id: a long run has many that are over.
@@ -105,6 +108,19 @@ class State:
     def ref_counts(self) -> dict[int, int]:
         """Reference counts: number of tables that hold each block, by block id."""
         return dict(Counter(b for s in self._busy.values() for t in s.tables for b in t if b))
+
+    @property
+    def num_held_by_group(self) -> list[int]:
+        """Number of blocks that tables of each KV cache group hold; shared ones count once."""
+        held: list[set[int]] = [set() for _ in self.groups]
+        for seq in self._busy.values():
+            for blocks, table in zip(held, seq.tables, strict=False):
+                blocks.update(table)
+        return [len(blocks - {0}) for blocks in held]
+
+    def block_size_of(self, group: int) -> int:
+        """Positions per block of a KV cache group."""
+        return self.groups[group].block_size if group < len(self.groups) else self.block_size
 
     @property
     def num_free_blocks(self) -> int:
@@ -182,7 +198,7 @@ class State:
                 for block_id in record.block_ids:
                     self.free_queue.pop(block_id, None)
             case records.BlocksCached():
-                self._cache(seq, seq.table(record.group), record.block_ids)
+                self._cache(seq, record.group, record.block_ids)
             case records.BlockCopied():
                 seq.table(record.group)[-1] = record.dst_block_id
                 self._hand_out((record.dst_block_id,))
@@ -219,12 +235,14 @@ class State:
                 seq.num_scheduled_tokens = 0
                 seq.in_flight = []
                 seq.num_preemptions += 1
+                self._drop_nulls(seq)
             case records.SwappedOut():
                 if seq.seq_id in self.running:  # else said of another group's blocks
                     self.running.remove(seq.seq_id)
                     self.swapped.append(seq.seq_id)
                     seq.status = "swapped"
                     seq.num_preemptions += 1
+                    self._drop_nulls(seq)
             case records.SwappedIn():
                 if seq.seq_id in self.swapped:
                     self.swapped.remove(seq.seq_id)
@@ -266,6 +284,7 @@ class State:
                 elif seq.request_id in self.waiting:
                     self.waiting.remove(seq.request_id)
                 seq.status = record.reason
+                self._drop_nulls(seq)
 
     def _restart(self, waiting: Iterable[str]) -> None:
         """Let all requests wait: nothing is computed, no block is held or cached."""
@@ -310,19 +329,26 @@ class State:
     def _free_all_blocks(self) -> None:
         self.free_queue = OrderedDict.fromkeys(range(1, self.num_blocks))
 
+    def _drop_nulls(self, seq: SequenceState) -> None:
+        """Empty the tables that have nothing but nulls: no block of theirs is given back."""
+        for table in seq.tables:
+            if not any(table):
+                table.clear()
+
     def _hand_out(self, block_ids: Iterable[int]) -> None:
         """Allocate blocks: they leave the free queue, and are not cached any more."""
         for block_id in block_ids:
             self.free_queue.pop(block_id, None)  # siblings get what they share together
             self.contents.pop(block_id, None)
 
-    def _cache(self, seq: SequenceState, table: list[int], block_ids: tuple[int, ...]) -> None:
+    def _cache(self, seq: SequenceState, group: int, block_ids: tuple[int, ...]) -> None:
+        table = seq.table(group)
         logical = -1
-        size = self.block_size
+        size = self.block_size_of(group)
         for block_id in block_ids:  # in the order of the table, which has others between them
             logical = table.index(block_id, logical + 1)
             tokens = tuple(seq.token_ids[logical * size : (logical + 1) * size])
-            self.contents[block_id] = CachedBlock(seq.seq_id, logical, tokens)
+            self.contents[block_id] = CachedBlock(seq.seq_id, logical, tokens, group)
 
     def _give_back(self, block_ids: tuple[int, ...]) -> None:
         """Free blocks, the last first; those without a hash go to the front. See ``BlockPool``."""

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from copy import deepcopy
 from typing import Any, TypeVar
 
+from minivllm.trace.groups import TableGroup
 from minivllm.trace.records import (
     OWN_PLAN,
     Record,
@@ -39,6 +40,7 @@ class Trace:
         beginning: the state behind steps that are not in the trace; None: it has all from step 0.
         max_num_encoder_input_tokens: the encoder budget of a step; 0 of a text model.
         encoder_cache_size: embeddings that are kept.
+        groups: KV cache groups; () if there is one alone, with blocks of ``block_size``.
     """
 
     def __init__(
@@ -50,6 +52,7 @@ class Trace:
         beginning: State | None = None,
         max_num_encoder_input_tokens: int = 0,
         encoder_cache_size: int = 0,
+        groups: Iterable[TableGroup] = (),
     ):
         self.num_blocks = num_blocks
         self.block_size = block_size
@@ -58,7 +61,8 @@ class Trace:
         self.encoder_cache_size = encoder_cache_size
         self.records: list[Record] = []
         # before the first record
-        self._beginning = beginning or State(-1, num_blocks, block_size)
+        self.groups = tuple(groups)
+        self._beginning = beginning or State(-1, num_blocks, block_size, groups=self.groups)
         self.step = self._beginning.step
         self.clock = clock
         self._start = clock()
@@ -185,7 +189,7 @@ class Trace:
             alive = ", ".join(state.running + state.waiting)
             raise RuntimeError(f"the trace cannot be cleared while {alive} are alive.")
         if state is not None:
-            self._beginning = State(-1, self.num_blocks, self.block_size)
+            self._beginning = State(-1, self.num_blocks, self.block_size, groups=self.groups)
             self._beginning.free_queue = OrderedDict.fromkeys(state.free_queue)
             self._beginning.items = state.items
             self._beginning.evictable_items = state.evictable_items

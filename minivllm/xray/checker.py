@@ -6,8 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from minivllm.logger import init_logger
-from minivllm.trace import Trace
-from minivllm.xray.format import XRay
+from minivllm.xray.format import XRay, new_trace
 from minivllm.xray.live import Batch
 
 logger = init_logger(__name__)
@@ -22,8 +21,7 @@ class Checker:
     """
 
     def __init__(self, header: dict[str, Any], look: Callable[[], dict[str, Any]]):
-        budget = header["settings"]["max_num_batched_tokens"]
-        self._trace = Trace(header["num_blocks"], header["block_size"], budget)
+        self._trace = new_trace(header)
         self._xray = XRay(header, self._trace)
         self._state = self._trace.beginning()
         self._look = look
@@ -57,7 +55,10 @@ class Checker:
         state = self._state
         return {
             "block tables": {
-                s.seq_id: s.block_ids for s in state.sequences.values() if s.block_ids
+                (s.seq_id, group): table
+                for s in state.sequences.values()
+                for group, table in enumerate(s.tables)
+                if table
             },
             "numbers of free blocks": state.num_free_blocks,
             "free queues": list(state.free_queue),
@@ -74,11 +75,15 @@ class Checker:
 
 def what_vllm_has(scheduler: Any) -> dict[str, Any]:
     """Block tables, free and cached blocks and queues of vLLM's scheduler."""
-    manager = scheduler.kv_cache_manager.coordinator.single_type_managers[0]
-    pool = manager.block_pool
-    tables = manager.req_to_blocks.items()
+    managers = scheduler.kv_cache_manager.coordinator.single_type_managers
+    pool = managers[0].block_pool
     return {
-        "block tables": {name: [b.block_id for b in blocks] for name, blocks in tables if blocks},
+        "block tables": {
+            (name, group): [block.block_id for block in blocks]
+            for group, manager in enumerate(managers)
+            for name, blocks in manager.req_to_blocks.items()
+            if blocks
+        },
         "numbers of free blocks": pool.get_num_free_blocks(),
         "free queues": [b.block_id for b in pool.free_block_queue.get_all_free_blocks()],
         "cached blocks": {b.block_id for b in pool.blocks if b.block_hash is not None},

@@ -50,6 +50,29 @@ def check_header(header: Mapping[str, Any]) -> None:
                 check(isinstance(value, bool), name, value, "true or false")
             elif name == "started":
                 check(is_time(value), name, value, "a time in seconds")
+    _check_groups(header)
+
+
+def _check_groups(header: Mapping[str, Any]) -> None:
+    groups = header.get("groups", [])
+    ok = isinstance(groups, list) and len(groups) <= _MOST_GROUPS
+    check(ok, "groups", groups, f"a list of at most {_MOST_GROUPS}")
+    for index, group in enumerate(groups):
+        name = f"groups[{index}]"
+        check(isinstance(group, dict), name, group, "an object")
+        size, kind = group.get("block_size"), group.get("kind")
+        ok = type(size) is int and 1 <= size <= 10**6
+        check(ok, f"{name}.block_size", size, f"an integer from 1 to {10**6}")
+        check(kind in ("full", "sliding"), f"{name}.kind", kind, "'full' or 'sliding'")
+        window = group.get("sliding_window")
+        ok = type(window) is int and 1 <= window <= 10**9
+        ok = window is None if kind == "full" else ok
+        allowed = "not there" if kind == "full" else f"an integer from 1 to {10**9}"
+        check(ok, f"{name}.sliding_window", window, allowed)
+    interval = header["settings"].get("prefix_cache_retention_interval", 0)
+    ok = interval is None or (type(interval) is int and 0 <= interval <= 10**9)
+    what = f"an integer from 0 to {10**9}, or null"
+    check(ok, "prefix_cache_retention_interval", interval, what)
 
 
 def needed(header: Mapping[str, Any], name: str) -> Any:

@@ -67,7 +67,7 @@ class AttachedRun:
             cache_config=CacheConfig(block_size=xray.trace.block_size),
             scheduler_config=SchedulerConfig(**limits),
         )
-        self.kv_cache_config = SimpleNamespace(num_blocks=xray.trace.num_blocks)
+        self.kv_cache_config = SimpleNamespace(num_blocks=xray.trace.num_blocks, groups=())
 
     def follow(self, note: Callable[[list[Record | State]], None]) -> None:
         """Hand on the file's records, and those that are written later, in this event loop."""

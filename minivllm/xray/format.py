@@ -20,6 +20,7 @@ from typing import Any
 
 from minivllm.logger import init_logger
 from minivllm.trace import Trace, records
+from minivllm.trace.groups import TableGroup
 from minivllm.trace.records import Record
 from minivllm.trace.state import CachedBlock, SequenceState, State
 from minivllm.utils.validation import InvalidParameter, check
@@ -49,8 +50,9 @@ class XRay:
 
     Args:
         header: ``vllm_version``, ``scheduler``, ``started`` (seconds since 1970), ``model``,
-            ``num_blocks``, ``block_size``, ``settings`` (under vLLM's names), and ``text``: False
-            if token ids were left out.
+            ``num_blocks``, ``block_size``, ``settings`` (under vLLM's names), ``groups`` of KV
+            caches if not all layers keep all tokens, and ``text``: False if token ids were left
+            out.
         trace: the records; times are in seconds since ``started``. Without text each prompt is made
             up: those that begin with the same blocks begin with the same token ids.
         requests: what each request asked for, by its id: ``max_tokens``, ``priority``,
@@ -82,7 +84,7 @@ class XRay:
                 check_requests(requests)
                 beginning = _read_state(content["beginning"], self.header)
                 check_beginning(beginning)
-                self.trace = _new_trace(self.header, beginning)
+                self.trace = new_trace(self.header, beginning)
                 self.requests |= requests
             else:
                 self.read_step(content["step"], content["records"], requests)
@@ -184,7 +186,7 @@ def read_header(line: str) -> XRay:
     if version != VERSION:
         raise ValueError(f"an X-ray of version {version!r} is not known, only {VERSION}.")
     check_header(header)
-    return XRay(header, _new_trace(header))
+    return XRay(header, new_trace(header))
 
 
 def header_line(**header: Any) -> str:
@@ -253,17 +255,34 @@ def _read_state(written: dict, header: dict) -> State:
         swapped=written.get("swapped", []),  # older files lack these two
         lora_slots=dict(written.get("lora_slots", [])),
         contents={
-            block_id: CachedBlock(seq_id, logical, tuple(tokens))
-            for block_id, seq_id, logical, tokens in written["contents"]
+            block_id: CachedBlock(seq_id, logical, tuple(tokens), *group)  # older files lack it
+            for block_id, seq_id, logical, tokens, *group in written["contents"]
         },
+        groups=groups_of(header),
     )
     state.free_queue = OrderedDict.fromkeys(written["free_queue"])
     return state
 
 
-def _new_trace(header: dict, beginning: State | None = None) -> Trace:
+def new_trace(header: dict, beginning: State | None = None) -> Trace:
+    """A trace without records, of the sizes that a header has.
+
+    Args:
+        header: see ``XRay``.
+        beginning: the state behind older steps, if these were dropped.
+    """
     budget = header["settings"]["max_num_batched_tokens"]
-    return Trace(header["num_blocks"], header["block_size"], budget, beginning=beginning)
+    num_blocks, block_size = header["num_blocks"], header["block_size"]
+    groups = groups_of(header)
+    return Trace(num_blocks, block_size, budget, beginning=beginning, groups=groups)
+
+
+def groups_of(header: dict) -> tuple[TableGroup, ...]:
+    """KV cache groups of a run; none if all layers keep all tokens."""
+    return tuple(
+        TableGroup(group["block_size"], group.get("sliding_window"))
+        for group in header.get("groups", ())
+    )
 
 
 def _lines(path: str | PathLike) -> Iterator[str]:

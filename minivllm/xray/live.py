@@ -7,7 +7,7 @@ from typing import Any
 
 from minivllm.trace import Trace
 from minivllm.trace.records import Record
-from minivllm.xray.format import XRay
+from minivllm.xray.format import XRay, groups_of
 
 Batch = tuple[int, list, dict]  # a step, its rows, and what new requests ask for
 
@@ -23,7 +23,8 @@ class LiveTrace(Trace):
         self._made: list[Record] = []
         self._batches: list[bytes] = []
         budget = header["settings"]["max_num_batched_tokens"]
-        super().__init__(header["num_blocks"], header["block_size"], budget)
+        num_blocks, block_size = header["num_blocks"], header["block_size"]
+        super().__init__(num_blocks, block_size, budget, groups=groups_of(header))
         self._xray = XRay(header, self, tells_apart=True)
 
     def add(self, step: int, packed: bytes) -> None:

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import dropwhile
+
 from minivllm.trace.records import (
     BlocksAllocated,
     BlocksOfSequence,
+    BlocksShared,
+    BlocksSkipped,
     Record,
     RequestAdded,
     Scheduled,
     StepEnded,
     StepPlanned,
     StepStarted,
+    SwappedIn,
     TokensWasted,
 )
 from minivllm.trace.state import ALIVE, State
 from minivllm.utils.validation import shown
 from minivllm.xray.format import XRay
 
+_WITH_NULLS = (BlocksShared, SwappedIn)
 _STAGES = (StepStarted, StepPlanned, StepEnded)
 _FORGET_EVERY = 256  # steps
 
@@ -82,16 +89,35 @@ def _problem(state: State, record: Record) -> str:
         seq = state.sequences.get(seq_id)
         if seq is None or seq.status not in ALIVE:
             return f"request {seq_id!r} is not there"
-    if isinstance(record, BlocksOfSequence):
-        known_ids = range(1, state.num_blocks)
-        if not all(block_id in known_ids for block_id in record.block_ids):
-            return f"blocks are numbered 1 to {state.num_blocks - 1}"
-        is_new = isinstance(record, BlocksAllocated)
-        if is_new and not all(block_id in state.free_queue for block_id in record.block_ids):
-            return "a block that is in use is handed out"
+    if isinstance(record, BlocksOfSequence) and (problem := _problem_of_blocks(state, record)):
+        return problem
     if isinstance(record, Scheduled):
         if record.kind not in ("new", "resumed", "running"):
             return "a sequence is new, resumed or running"
         if record.num_tokens < 1 or record.num_computed_tokens < 0:
             return "a plan computes at least one token"
     return ""
+
+
+def _problem_of_blocks(state: State, record: BlocksOfSequence) -> str:
+    block_ids = record.block_ids
+    if isinstance(record, _WITH_NULLS):
+        block_ids = _without_nulls(block_ids)
+    known_ids = range(1, state.num_blocks)
+    if not all(block_id in known_ids for block_id in block_ids):
+        return f"blocks are numbered 1 to {state.num_blocks - 1}"
+    match record:
+        case BlocksAllocated():
+            if not all(block_id in state.free_queue for block_id in block_ids):
+                return "a block that is in use is handed out"
+        case BlocksSkipped(_, seq_id, _, group):
+            tables = state.sequences[seq_id].tables
+            table = tables[group] if group < len(tables) else []
+            if not block_ids or _without_nulls(table)[: len(block_ids)] != block_ids:
+                return "a window leaves the first blocks of its table behind"
+    return ""
+
+
+def _without_nulls(table: Sequence[int]) -> tuple[int, ...]:
+    """Block ids of a table behind the nulls that it begins with."""
+    return tuple(dropwhile(lambda block_id: block_id == 0, table))

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import multiprocessing
 import time
-from typing import Any
 
 from vllm import __version__
+from vllm.v1.core.kv_cache_utils import get_group_id
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.request_queue import FCFSRequestQueue
 from vllm.v1.core.sched.scheduler import Scheduler
@@ -22,6 +22,7 @@ from minivllm.xray.checker import Checker, what_vllm_has
 from minivllm.xray.live import LiveTrace
 from minivllm.xray.recorder import Recorder
 from minivllm.xray.vllm_version import asked_by, check_needs, header_of, why_skipped
+from minivllm.xray.watch import group_of, watch_manager, watch_pool
 
 logger = init_logger(__name__)
 
@@ -54,8 +55,10 @@ class TracingScheduler(Scheduler):
             _traces.append(self.recorder.trace)
         elif not envs.xray_path():
             logger.warning("nothing can read the X-ray of this process: set MINIVLLM_XRAY=FILE.")
-        manager = self.kv_cache_manager.coordinator.single_type_managers[0]
-        _watch(manager, self.recorder)
+        managers = self.kv_cache_manager.coordinator.single_type_managers
+        for group, manager in enumerate(managers):
+            watch_manager(manager, self.recorder, group)
+        watch_pool(managers[0].block_pool, self.recorder)
         self._steps: dict[int, int] = {}  # of plans in flight, by identity: the step that made it
 
     def add_request(self, request) -> None:
@@ -90,11 +93,14 @@ class TracingScheduler(Scheduler):
 
     def reset_prefix_cache(self, *args, **kwargs) -> bool:
         blocks = self.kv_cache_manager.block_pool.blocks
-        cached = [block for block in blocks if block.block_hash is not None]
+        cached = [(block, block.block_hash) for block in blocks if block.block_hash is not None]
         done = super().reset_prefix_cache(*args, **kwargs)
         with self.recorder:
-            forgotten = [block.block_id for block in cached if block.block_hash is None]
-            self.recorder.rows += [("BlockForgotten", block_id) for block_id in forgotten]
+            self.recorder.rows += [
+                ("BlockForgotten", block.block_id, *group_of(get_group_id(block_hash)))
+                for block, block_hash in cached
+                if block.block_hash is None
+            ]
         return done
 
     def shutdown(self) -> None:
@@ -225,47 +231,3 @@ class TracingScheduler(Scheduler):
 
 class AsyncTracingScheduler(TracingScheduler, AsyncScheduler):
     """The same for asynchronous scheduling: a step makes a plan, and ends an earlier one's."""
-
-
-def _watch(manager: Any, recorder: Recorder) -> None:
-    """Put hooks around the methods of vLLM's block manager that change tables and the cache."""
-    pool = manager.block_pool
-    tables = manager.req_to_blocks
-    allocate = manager.allocate_new_blocks
-    share = manager.add_local_computed_blocks
-    free = manager.free
-    cache = pool.cache_full_blocks
-
-    def allocate_new_blocks(request_id, *args):  # vLLM names none of them
-        blocks = allocate(request_id, *args)
-        if blocks:
-            with recorder:
-                ids = [block.block_id for block in blocks]
-                recorder.rows.append(("BlocksAllocated", request_id, ids))
-        return blocks
-
-    def add_local_computed_blocks(request_id, new_computed_blocks, *args, **kwargs):
-        share(request_id, new_computed_blocks, *args, **kwargs)
-        with recorder:
-            if tables[request_id]:
-                ids = [block.block_id for block in tables[request_id]]
-                recorder.rows.append(("BlocksShared", request_id, ids))
-
-    def free_(request_id):
-        ids = [block.block_id for block in tables.get(request_id, ())]
-        free(request_id)
-        if ids:
-            recorder.rows.append(("BlocksFreed", request_id, ids))
-
-    def cache_full_blocks(request, blocks, num_cached_blocks, num_full_blocks, *args, **kwargs):
-        cache(request, blocks, num_cached_blocks, num_full_blocks, *args, **kwargs)
-        with recorder:
-            new = [b for b in blocks[num_cached_blocks:num_full_blocks] if b.block_hash is not None]
-            ids, hashes = [b.block_id for b in new], [b.block_hash[:8].hex() for b in new]
-            if new:
-                recorder.rows.append(("BlocksCached", request.request_id, ids, hashes))
-
-    manager.allocate_new_blocks = allocate_new_blocks
-    manager.add_local_computed_blocks = add_local_computed_blocks
-    manager.free = free_
-    pool.cache_full_blocks = cache_full_blocks

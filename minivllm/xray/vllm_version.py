@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import multiprocessing
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,14 +34,24 @@ _OF_MANAGER = {
     "add_local_computed_blocks": ("request_id", "new_computed_blocks"),
     "free": ("request_id",),
 }
-_OF_POOL = {
-    "cache_full_blocks": ("request", "blocks", "num_cached_blocks", "num_full_blocks"),
-    "get_num_free_blocks": (),
+_OF_WINDOW = {
+    "remove_skipped_blocks": ("request_id", "processed_computed_tokens"),
+    "get_num_skipped_tokens": ("num_computed_tokens",),
 }
+# managers of a KV cache group that are followed, by their class's name
+_FOLLOWED = {"FullAttentionManager": _OF_MANAGER, "SlidingWindowManager": _OF_MANAGER | _OF_WINDOW}
+_OF_POOL = {
+    "cache_full_blocks": (
+        "request", "blocks", "num_cached_blocks", "num_full_blocks", "block_size",
+        "kv_cache_group_id",
+    ),
+    "get_num_free_blocks": (),
+}  # fmt: skip
 _ATTRIBUTES = (
     "requests", "running", "waiting", "max_num_scheduled_tokens", "kv_cache_config.num_blocks",
-    "kv_cache_manager.coordinator.single_type_managers", "pause_state", "max_num_active_reqs",
-    "lora_config",
+    "kv_cache_manager.coordinator.single_type_managers",
+    "kv_cache_manager.coordinator.retention_interval", "hash_block_size", "pause_state",
+    "max_num_active_reqs", "lora_config",
 )  # fmt: skip
 
 
@@ -57,14 +68,12 @@ def check_needs(scheduler: Any, theirs: type, version: str) -> None:
     missing += [f"Scheduler.{path}" for path in _ATTRIBUTES if not _has(scheduler, path)]
     if not missing:
         managers = scheduler.kv_cache_manager.coordinator.single_type_managers
-        names = [type(manager).__name__ for manager in managers]
-        if names != ["FullAttentionManager"]:
-            raise RuntimeError(
-                f"the X-ray follows one FullAttentionManager, and vLLM has {', '.join(names)}."
-            )
+        _check_groups(managers, scheduler.hash_block_size)
         if scheduler.connector is not None:
             raise RuntimeError("the X-ray does not follow a vLLM with a KV connector.")
-        missing = _missing(managers[0], _OF_MANAGER, "FullAttentionManager")
+        for manager in {type(manager): manager for manager in managers}.values():
+            name = type(manager).__name__
+            missing += _missing(manager, _FOLLOWED[name], name)
         missing += _missing(managers[0].block_pool, _OF_POOL, "BlockPool")
     if missing:
         raise RuntimeError(
@@ -73,12 +82,44 @@ def check_needs(scheduler: Any, theirs: type, version: str) -> None:
         )
 
 
+def _check_groups(managers: Sequence[Any], hash_block_size: int) -> None:
+    """Raise ``RuntimeError`` for a KV cache group that is not followed, naming it."""
+    for group, manager in enumerate(managers):
+        name = type(manager).__name__
+        what = ""
+        if name not in _FOLLOWED:
+            what = f"a {name}"
+        elif manager.block_size != hash_block_size:
+            what = f"blocks of {manager.block_size}, and hashes of {hash_block_size} tokens"
+        elif extra := getattr(manager, "extra_retained_tokens", 0):
+            what = f"{extra} tokens kept behind its window"
+        if what:
+            raise RuntimeError(
+                f"the X-ray follows groups of KV caches with a {' or '.join(_FOLLOWED)} whose "
+                f"blocks are hashed whole; group {group} of vLLM's {len(managers)} has {what}."
+            )
+
+
+def _groups_of(managers: Sequence[Any]) -> list[dict[str, Any]]:
+    """What a header says of KV cache groups; nothing of full attention alone."""
+    groups: list[dict[str, Any]] = []
+    for manager in managers:
+        group = {"kind": "full", "block_size": manager.block_size}
+        if (window := getattr(manager, "sliding_window", None)) is not None:
+            group |= {"kind": "sliding", "sliding_window": window}
+        groups.append(group)
+    return [] if [group["kind"] for group in groups] == ["full"] else groups
+
+
 def header_of(scheduler: Any, version: str, text: bool) -> dict[str, Any]:
     """The header of a scheduler's X-ray, see ``XRay``."""
     config = scheduler.vllm_config
     planning = config.scheduler_config
     model = config.model_config.model
     engine = engine_of(config.parallel_config)
+    coordinator = scheduler.kv_cache_manager.coordinator
+    groups = _groups_of(coordinator.single_type_managers)
+    retention = {"prefix_cache_retention_interval": coordinator.retention_interval}
     return {
         "vllm_version": version,
         "scheduler": type(scheduler).__name__,
@@ -87,6 +128,7 @@ def header_of(scheduler: Any, version: str, text: bool) -> dict[str, Any]:
         **({} if engine is None else {"engine": engine}),
         "num_blocks": scheduler.kv_cache_config.num_blocks,
         "block_size": scheduler.block_size,
+        **({"groups": groups} if groups else {}),
         "settings": {
             "max_num_batched_tokens": scheduler.max_num_scheduled_tokens,
             "max_num_seqs": scheduler.max_num_active_reqs,
@@ -103,6 +145,7 @@ def header_of(scheduler: Any, version: str, text: bool) -> dict[str, Any]:
             "long_prefill_token_threshold_adaptive": bool(
                 planning.long_prefill_token_threshold_adaptive
             ),
+            **(retention if groups else {}),
         },
         "text": text,
     }

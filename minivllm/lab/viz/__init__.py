@@ -24,6 +24,7 @@ from minivllm.lab.viz.figures.similarity import similarity
 from minivllm.lab.viz.figures.speedups import speedups
 from minivllm.lab.viz.figures.step_tensors import step_tensors
 from minivllm.lab.viz.figures.stepper import stepper
+from minivllm.lab.viz.figures.table_strip import table_strip
 from minivllm.lab.viz.figures.timeline import compare, timeline
 from minivllm.lab.viz.figures.wire import wire
 from minivllm.lab.viz.page.chrome_trace import save_chrome_trace
@@ -33,5 +34,5 @@ __all__ = [
     "Figure", "Plot", "bit_fields", "block_grid", "block_table", "compare", "draft_lanes",
     "filmstrip", "lanes", "latency", "number_line", "overlap_lanes", "plot", "prefix_tree",
     "program_loads", "rank_lanes", "roofline", "save_chrome_trace", "save_html", "similarity",
-    "speedups", "step_tensors", "stepper", "timeline", "wire",
+    "speedups", "step_tensors", "stepper", "table_strip", "timeline", "wire",
 ]  # fmt: skip

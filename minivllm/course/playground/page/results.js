@@ -22,7 +22,7 @@ export function showResults(answer) {
 
 /** The step that computes the most tokens. */
 function largest(all) {
-  const sizes = all.map(frame => frame.rows.reduce((sum, row) => sum + row.scheduled, 0));
+  const sizes = all.map(frame => frame.rows.reduce((sum, row) => sum + (row.group ? 0 : row.scheduled), 0));
   return all[sizes.indexOf(Math.max(...sizes))].step;
 }
 

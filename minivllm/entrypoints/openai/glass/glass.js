@@ -53,7 +53,7 @@ function show({ run: constants, frame: packed, timeline, numbers, pace, ended, r
   drawPool(frame);
   drawTimeline(timeline);
   $("cached-means").hidden = $("shared-means").hidden = false;
-  fitFlights([frame]);
+  fitMarks([frame]);
   showOthers(requests);
   markMine();
 }

@@ -9,7 +9,7 @@ from itertools import groupby
 
 from minivllm.lab.viz.blocks import tiles as look
 from minivllm.lab.viz.blocks.snapshot import MAX_SLOTS, CachedTile, HeldBlock, Snapshot
-from minivllm.lab.viz.draw.layout import SWATCH_HEIGHT, Swatch
+from minivllm.lab.viz.draw.layout import SWATCH_HEIGHT, SWATCH_WIDTH, Swatch
 from minivllm.lab.viz.draw.palette import GREY, LINE, PAPER
 from minivllm.lab.viz.draw.svg import Drawing
 from minivllm.lab.viz.draw.wording import count, ordinal
@@ -46,7 +46,7 @@ class Pool:
     @property
     def detailed(self) -> bool:
         few = self.num_drawn <= MAX_DETAILED
-        return few and self.snapshot.block_size <= MAX_SLOTS
+        return few and self.snapshot.max_block_size <= MAX_SLOTS
 
     @property
     def cached_and_free(self) -> dict[int, CachedTile]:
@@ -82,7 +82,7 @@ class Pool:
         """The numbers that matter, in one line."""
         held = len(self.holders)
         usable = self.snapshot.num_blocks - 1
-        slots = held * self.snapshot.block_size
+        slots = sum(len(block.slots) for block in self.blocks)
         used = sum(block.num_used for block in self.blocks)
         written = sum(block.num_written for block in self.blocks)
         shared = sum(block.ref_count > 1 for block in self.blocks)
@@ -97,7 +97,14 @@ class Pool:
             parts.append(f"{shared} shared")
         if self.cached_and_free:
             parts.append(f"{len(self.cached_and_free)} free but cached")
+        if skipped := len(self.snapshot.skipped):
+            parts.append(f"{skipped} given back by a window")
         return " · ".join(parts)
+
+    def group_key(self, block: HeldBlock) -> str:
+        """Key of a block's KV cache group, where there are several."""
+        labels = self.snapshot.labels
+        return labels[block.group].key if labels else ""
 
     @property
     def footnote(self) -> str:
@@ -106,7 +113,7 @@ class Pool:
 
     @property
     def alt(self) -> str:
-        owners = [t.owner.letter for t in self.snapshot.tables if t.blocks]
+        owners = list(dict.fromkeys(t.owner.letter for t in self.snapshot.tables if t.blocks))
         who = ", ".join(owners) if len(owners) <= 8 else count(len(owners), "sequence")
         held, *rest = self.facts.split(" · ")
         return f"{self.title}: " + "; ".join([f"{held} by {who}" if who else held, *rest]) + "."
@@ -116,7 +123,7 @@ def tile_size(pool: Pool, slot_width: float = SLOT_WIDTH) -> tuple[float, float]
     """Width and height of one block's tile."""
     if not pool.detailed:
         return 38, 44
-    size = pool.snapshot.block_size
+    size = pool.snapshot.max_block_size
     slots = min(size, look.SLOTS_PER_LINE) * slot_width
     return max(62, slots + 8), 22 + look.slot_lines(size) * look.SLOT_HEIGHT + 6
 
@@ -156,6 +163,7 @@ def _draw_held(drawing: Drawing, pool: Pool, block_id: int, box: Box, edge: Edge
     x, y, width, height = box
     drawing.rect(*box, rx=4, fill=PAPER, **(edge or {"stroke": block.owner.edge}))
     drawing.text(x + 5, y + 15, block_id)
+    _draw_group(drawing, pool, block, box)
     bold = {"fill": block.owner.edge, "font_size": 12, "font_weight": "bold"}
     if pool.detailed:
         room = width - 14 - 6.2 * len(str(block_id))
@@ -175,6 +183,8 @@ def _draw_cached(drawing: Drawing, pool: Pool, block_id: int, box: Box, edge: Ed
     x, y, width, height = box
     drawing.rect(*box, rx=4, fill=PAPER, **look.DOTTED | (edge or {}))
     drawing.text(x + 5, y + 15, block_id)
+    if not pool.detailed:  # else its place is there
+        _draw_group(drawing, pool, tile.block, box)
     letter = {"fill": tile.block.owner.edge, "font_size": 12}
     if pool.detailed:
         drawing.text(x + width - 5, y + 15, tile.block.owner.letter, text_anchor="end", **letter)
@@ -183,6 +193,37 @@ def _draw_cached(drawing: Drawing, pool: Pool, block_id: int, box: Box, edge: Ed
         middle = x + width / 2
         drawing.text(middle, y + 29, tile.block.owner.letter, text_anchor="middle", **letter)
         drawing.text(middle, y + height - 4, ordinal(tile.place), text_anchor="middle")
+
+
+def _draw_group(drawing: Drawing, pool: Pool, block: HeldBlock, box: Box) -> None:
+    """Key of the block's KV cache group behind its number, where there is room."""
+    if not (key := pool.group_key(block)):
+        return
+    x = box[0] + 5 + 6.2 * len(str(block.block_id)) + 5
+    taken = 8 * len(pool.label(block.block_id, 5)) + 7 if pool.detailed and block.ref_count else 3
+    if x + 6.2 * len(key) + taken <= box[0] + box[2]:
+        drawing.text(x, box[1] + 15, key, font_style="italic")
+
+
+def groups_legend(snapshot: Snapshot) -> list[tuple[Swatch, str]]:
+    """Legend of the keys of KV cache groups, if there are several: those of a kind together."""
+    keys: dict[str, list[str]] = {}
+    for group, label in zip(snapshot.groups, snapshot.labels, strict=False):
+        keys.setdefault(group.kind, []).append(label.key)
+    entries = []
+    for kind, names in keys.items():
+        key = names[0] if len(names) == 1 else f"{names[0]}-{names[-1][1:]}"
+        what = "of group" if len(names) == 1 else f"of {len(names)} groups"
+        entries.append((_key_swatch(key), f"block {what} “{kind}”"))
+    return entries
+
+
+def _key_swatch(key: str) -> Swatch:
+    def draw(drawing: Drawing, x: float, y: float) -> None:
+        middle = {"font_size": 11, "font_style": "italic", "text_anchor": "middle"}
+        drawing.text(x + SWATCH_WIDTH / 2, y + 11, key, fill=GREY, **middle)
+
+    return draw
 
 
 def _draw_bare(drawing: Drawing, block_id: int, box: Box, edge: Edge | None) -> None:

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from minivllm.kv.block_table import slots_of
 from minivllm.lab.viz.draw.palette import Owner, owners_of
 from minivllm.lab.viz.draw.wording import count, span
 from minivllm.trace import Trace
-from minivllm.trace.records import BlockCopied, BlocksAllocated, SwappedIn, Verified
+from minivllm.trace.groups import GroupLabel, TableGroup, group_labels
+from minivllm.trace.records import (
+    BlockCopied,
+    BlocksAllocated,
+    BlocksSkipped,
+    StepPlanned,
+    SwappedIn,
+    Verified,
+)
 from minivllm.trace.state import SequenceState, State
 from minivllm.utils.validation import check
 
@@ -39,7 +47,7 @@ class Slot:
 
 @dataclass(frozen=True)
 class HeldBlock:
-    """One entry of a block table."""
+    """One entry of a block table. Block 0 is the null block: a window has left the entry behind."""
 
     owner: Owner
     logical: int
@@ -48,6 +56,12 @@ class HeldBlock:
     is_new: bool  # allocated in this step
     slots: tuple[Slot, ...]
     copied_from: int | None = None  # the block whose content it gets in this step
+    group: int = 0  # whose table it is
+    was: int | None = None  # the block that a null entry had before this step
+
+    @property
+    def is_null(self) -> bool:
+        return self.block_id == 0
 
     @property
     def num_used(self) -> int:
@@ -77,12 +91,28 @@ class CachedTile:
 
 @dataclass(frozen=True)
 class SequenceTable:
-    """One sequence and its blocks, in the order of its positions."""
+    """One sequence and its blocks of a KV cache group, in the order of its positions."""
 
     owner: Owner
     seq: SequenceState
     blocks: tuple[HeldBlock, ...]
     num_now: int  # tokens that the plan of this step computes
+    group: int = 0
+    label: GroupLabel | None = None  # of the group, if there are several
+
+    @property
+    def num_left(self) -> int:
+        """Number of entries that a window has left behind."""
+        return sum(block.is_null for block in self.blocks)
+
+    @property
+    def name(self) -> str:
+        """ "A", or "A window 64"."""
+        return self.owner.letter + (f" {self.label.name}" if self.label else "")
+
+    def key(self, block: HeldBlock) -> tuple:
+        """Key of an entry, by which a mark can point at it."""
+        return (self.owner.letter, *([self.label.name] if self.label else []), block.logical)
 
 
 @dataclass(frozen=True)
@@ -94,6 +124,18 @@ class Snapshot:
     block_size: int
     tables: tuple[SequenceTable, ...]
     cached: dict[int, CachedTile]  # blocks not held that the prefix cache can find, by id
+    groups: tuple[TableGroup, ...] = ()
+    skipped: frozenset[int] = frozenset()  # left behind by windows in this step, and now free
+
+    @property
+    def max_block_size(self) -> int:
+        """Slots of the largest block."""
+        return max([self.block_size, *(group.block_size for group in self.groups)])
+
+    @property
+    def labels(self) -> list[GroupLabel]:
+        """Labels of the KV cache groups, if there are several."""
+        return group_labels(self.groups)
 
     @property
     def holders(self) -> dict[int, list[HeldBlock]]:
@@ -101,7 +143,8 @@ class Snapshot:
         holders: dict[int, list[HeldBlock]] = {}
         for table in self.tables:
             for block in table.blocks:
-                holders.setdefault(block.block_id, []).append(block)
+                if not block.is_null:
+                    holders.setdefault(block.block_id, []).append(block)
         return holders
 
 
@@ -123,57 +166,75 @@ def take_snapshot(trace: Trace, step: int | None, after: str) -> Snapshot:
         if isinstance(r, BlockCopied)
     }
     drafts = {r.seq_id: r.draft_token_ids for r in trace.at(step) if isinstance(r, Verified)}
+    skipped = _skipped_in(trace, step, after)
+    labels: Sequence[GroupLabel | None] = group_labels(state.groups) or [None]
     tables = []
     for seq_id, owner in owners.items():
         if seq_id in state.sequences:
             seq = state.sequences[seq_id]
             num_now = sum(number for plan, number in seq.in_flight if plan == state.step)
             tokens = [*seq.token_ids, *drafts.get(seq_id, ())]
-            blocks = tuple(
-                HeldBlock(
-                    owner,
-                    logical,
-                    block_id,
-                    ref_count=ref_counts[block_id],
-                    is_new=(seq_id, block_id) in new,
-                    slots=_slots(seq, tokens, logical, state.block_size, num_now),
-                    copied_from=copies.get((seq_id, block_id)),
+            for group, (label, table) in enumerate(zip(labels, seq.tables, strict=False)):
+                size = state.block_size_of(group)
+                was = _left_now(table, skipped.get((seq_id, group), ()))
+                blocks = tuple(
+                    HeldBlock(
+                        owner,
+                        logical,
+                        block_id,
+                        ref_count=ref_counts.get(block_id, 0),
+                        is_new=(seq_id, block_id) in new,
+                        slots=_slots(seq, table, tokens, logical, size, num_now),
+                        copied_from=copies.get((seq_id, block_id)),
+                        group=group,
+                        was=was[logical],
+                    )
+                    for logical, block_id in enumerate(table)
                 )
-                for logical, block_id in enumerate(seq.block_ids)
-            )
-            tables.append(SequenceTable(owner, seq, blocks, num_now))
+                tables.append(SequenceTable(owner, seq, blocks, num_now, group, label))
     moment = "before the first step" if step == -1 else f"step {step}, after {after}"
     cached = {
         block_id: CachedTile(_cached_block(state, owners, block_id), place)
         for place, block_id in enumerate(state.free_queue, start=1)
         if block_id in state.contents
     }
-    return Snapshot(moment, state.num_blocks, state.block_size, tuple(tables), cached)
+    given_back = {block_id for ids in skipped.values() for block_id in ids}
+    return Snapshot(
+        moment,
+        state.num_blocks,
+        state.block_size,
+        tuple(tables),
+        cached,
+        groups=state.groups,
+        skipped=frozenset(given_back - ref_counts.keys()),
+    )
 
 
 def _cached_block(state: State, owners: dict[str, Owner], block_id: int) -> HeldBlock:
     content = state.contents[block_id]
-    size = state.block_size
+    size = state.block_size_of(content.group)
     first = content.logical * size
     slots = tuple(
         Slot(first + offset, block_id * size + offset, "cached", token)
         for offset, token in enumerate(content.token_ids)
     )
     return HeldBlock(
-        owners[content.seq_id], content.logical, block_id, ref_count=0, is_new=False, slots=slots
-    )
+        owners[content.seq_id], content.logical, block_id, ref_count=0, is_new=False, slots=slots,
+        group=content.group,
+    )  # fmt: skip
 
 
 def _slots(
-    seq: SequenceState, tokens: list[int], logical: int, block_size: int, num_now: int
-) -> tuple[Slot, ...]:
+    seq: SequenceState, table: list[int], tokens: list[int], logical: int, block_size: int,
+    num_now: int,
+) -> tuple[Slot, ...]:  # fmt: skip
     first = logical * block_size
-    numbers = slots_of(seq.block_ids, first, first + block_size, block_size)
+    numbers = slots_of(table, first, first + block_size, block_size)
     num_filled = seq.num_computed_tokens
     num_used = num_filled + seq.num_scheduled_tokens
 
     def slot(position: int, number: int) -> Slot:
-        if position >= num_used:
+        if position >= num_used or table[logical] == 0:
             return Slot(position, number, "empty", None)
         token = tokens[position] if position < len(tokens) else None
         if position < num_filled:
@@ -198,6 +259,26 @@ def _allocated_in(trace: Trace, step: int) -> set[tuple[str, int]]:
     return pairs
 
 
+def _skipped_in(trace: Trace, step: int, after: str) -> dict[tuple[str, int], tuple[int, ...]]:
+    """Blocks that windows have left behind in this step, by sequence and group."""
+    skipped: dict[tuple[str, int], tuple[int, ...]] = {}
+    for record in trace.at(step):
+        if after == "schedule" and isinstance(record, StepPlanned):
+            break
+        if isinstance(record, BlocksSkipped):
+            key = record.seq_id, record.group
+            skipped[key] = (*skipped.get(key, ()), *record.block_ids)
+    return skipped
+
+
+def _left_now(table: list[int], skipped: tuple[int, ...]) -> list[int | None]:
+    """For each entry of a table the block that it had before this step's window left it behind."""
+    num_null = table.count(0)
+    left = skipped if len(skipped) <= num_null else ()  # else the table is another one by now
+    before = [None] * (num_null - len(left))
+    return [*before, *left, *[None] * (len(table) - num_null)]
+
+
 MAX_DETAILED = 48  # more entries than this are shown without their slots and tokens
 MAX_ENTRIES = 120  # more than this are not shown at all
 
@@ -205,13 +286,15 @@ MAX_ENTRIES = 120  # more than this are not shown at all
 def choose(snapshot: Snapshot, sequences: Iterable[str] | None) -> list[SequenceTable]:
     if sequences is None:
         return [table for table in snapshot.tables if table.blocks]
-    by_id = {table.seq.seq_id: table for table in snapshot.tables}
+    by_id: dict[str, list[SequenceTable]] = {}
+    for table in snapshot.tables:
+        by_id.setdefault(table.seq.seq_id, []).append(table)
     chosen = []
     for seq_id in sequences:
         if seq_id not in by_id:
             known = ", ".join(map(repr, by_id)) or "none"
             raise ValueError(f"{snapshot.moment}: no sequence {seq_id!r}; there are {known}.")
-        chosen.append(by_id[seq_id])
+        chosen += by_id[seq_id]
     return chosen
 
 
@@ -236,12 +319,18 @@ class BlockTables:
 
     @property
     def blocks(self) -> list[HeldBlock]:
-        return [block for table in self.drawn for block in table.blocks]
+        """Entries that have a block."""
+        return [b for table in self.drawn for b in table.blocks if not b.is_null]
+
+    @property
+    def num_left(self) -> int:
+        """Entries that windows have left behind."""
+        return sum(table.num_left for table in self.drawn)
 
     @property
     def detailed(self) -> bool:
-        few = len(self.blocks) <= MAX_DETAILED
-        return few and self.snapshot.block_size <= MAX_SLOTS
+        few = len(self.blocks) + self.num_left <= MAX_DETAILED
+        return few and self.snapshot.max_block_size <= MAX_SLOTS
 
     @property
     def title(self) -> str:
@@ -250,8 +339,11 @@ class BlockTables:
     @property
     def facts(self) -> str:
         new = sum(block.is_new for block in self.blocks)
-        parts = [count(len(self.drawn), "sequence"), _entries(len(self.blocks))]
+        num_sequences = len({table.owner.seq_id for table in self.drawn})
+        parts = [count(num_sequences, "sequence"), _entries(len(self.blocks) + self.num_left)]
         parts.append(f"{new} new in this step")
+        if self.num_left:
+            parts.append(f"{self.num_left} left behind by a window")
         return " · ".join(parts)
 
     @property
@@ -262,11 +354,10 @@ class BlockTables:
 
     @property
     def alt(self) -> str:
-        if len(self.blocks) > MAX_DETAILED or not self.drawn:
+        if len(self.blocks) + self.num_left > MAX_DETAILED or not self.drawn:
             return f"{self.title}: {self.facts.replace(' · ', ', ')}."
         parts = [
-            f"{t.owner.letter} → {', '.join(str(b.block_id) for b in t.blocks) or 'no block'}"
-            for t in self.drawn
+            f"{t.name} → {', '.join(_named(b) for b in t.blocks) or 'no block'}" for t in self.drawn
         ]
         parts += [
             f"{b.block_id} is a copy of {b.copied_from}"
@@ -274,6 +365,13 @@ class BlockTables:
             if b.copied_from is not None
         ]
         return f"{self.title}: {'; '.join(parts)}."
+
+
+def _named(block: HeldBlock) -> str:
+    """ "7", "null", or "null (was 7)"."""
+    if not block.is_null:
+        return str(block.block_id)
+    return "null" if block.was is None else f"null (was {block.was})"
 
 
 def _entries(number: int) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from minivllm.lab.viz.blocks.snapshot import HeldBlock, Slot
 from minivllm.lab.viz.draw.layout import NOBODY, Swatch, box_swatch
@@ -18,11 +18,13 @@ TEXT_SLOT_WIDTH = TOKEN_LENGTH * 11 * MONO_EM + 6  # of a slot that holds them
 TEXT_MARK = {"filled": "■", "in flight": "~", "written": "+", "empty": "□"}
 PLACEHOLDER_MARK = "◌"
 
+LEFT_BEHIND = {"stroke": GREY, "stroke_dasharray": "1 3", "stroke_linecap": "round"}  # null
 DOTTED = {"stroke": GREY, "stroke_dasharray": "2 3"}  # edge of a free block that is cached
 CHANGED = {"stroke": INK, "stroke_width": 2.5}  # edge of what this step changed
 GIVEN_BACK = {"stroke": INK, "stroke_width": 2, "stroke_dasharray": "5 3"}
 
 changed_swatch = box_swatch(**CHANGED)
+left_behind_swatch = box_swatch(**LEFT_BEHIND)
 given_back_swatch = box_swatch(**GIVEN_BACK)
 hatched_swatch = box_swatch(hatched=True, stroke=NOBODY.edge)
 
@@ -122,6 +124,17 @@ def legend_entries(
         what = "free, but still cached (3rd: two others are reused before it)"
         entries.append((box_swatch(**DOTTED), what))
     return entries
+
+
+def legend_of_nulls(entries: Iterable[HeldBlock]) -> list[tuple[Swatch, str]]:
+    """Legend of entries that windows have left behind, in this step and before."""
+    left_now = {block.was is not None for block in entries if block.is_null}
+    told = []
+    if False in left_now:
+        told.append((left_behind_swatch, "left behind by the window: null"))
+    if True in left_now:
+        told.append((given_back_swatch, "left behind in this step: its block went back"))
+    return told
 
 
 def _look(state: str, owner: Owner, is_placeholder: bool = False) -> dict[str, str]:

@@ -10,6 +10,7 @@ from minivllm.lab.viz.blocks.pool import (
     Pool,
     draw_map,
     draw_tile,
+    groups_legend,
     map_legend,
     tile_size,
 )
@@ -45,6 +46,8 @@ def block_grid(
     hatching and ×N one that N sequences share. Free blocks are bare; block 0 is the null block. A
     dotted edge is a free block that the prefix cache can still find: the letter of its last owner,
     what it holds in pale, and its place in the free queue ("2nd": one other is reused before it).
+    Of several KV cache groups, a small letter says whose block it is. A dashed edge is a block that
+    a sliding window has given back in this step.
     Of a large pool, blocks beyond the highest one ever used are left out, and it says so.
 
     Args:
@@ -75,6 +78,7 @@ def _draw_tiles(pool: Pool, decode: look.Decode) -> Drawing:
     lines = cdiv(pool.num_drawn, columns)
     columns = min(columns, pool.num_drawn)
     entries = look.legend_entries(pool.blocks, any_cached=bool(pool.cached_and_free))
+    entries += groups_legend(pool.snapshot) + _legend_of_skipped(pool)
     drawing = _paper(pool, columns * (width + GAP) - GAP, lines * (height + GAP), entries)
     with drawing.group(fill=GREY, font_size=11):  # what most texts have in common
         for block_id in range(pool.num_drawn):
@@ -83,6 +87,7 @@ def _draw_tiles(pool: Pool, decode: look.Decode) -> Drawing:
             y = HEADER_HEIGHT + line * (height + GAP)
             block = pool.block(block_id)
             edge = look.CHANGED if block is not None and block.is_new else None
+            edge = look.GIVEN_BACK if block_id in pool.snapshot.skipped else edge
             draw_tile(
                 drawing,
                 pool,
@@ -103,6 +108,7 @@ def _draw_map(pool: Pool, _: look.Decode) -> Drawing:
     new = {block.block_id: look.CHANGED for block in pool.blocks if block.is_new}
     if new:
         entries.append((look.changed_swatch, "allocated in this step"))
+    entries += _legend_of_skipped(pool)
     drawing = _paper(pool, names + MAP_COLUMNS * MAP_CELL, lines * MAP_CELL + GAP, entries)
     with drawing.group(fill=GREY, font_size=11, text_anchor="end"):
         for line in range(lines):
@@ -115,9 +121,15 @@ def _draw_map(pool: Pool, _: look.Decode) -> Drawing:
         y=HEADER_HEIGHT,
         columns=MAP_COLUMNS,
         cell=MAP_CELL,
-        edges=new,
+        edges=new | dict.fromkeys(pool.snapshot.skipped, look.GIVEN_BACK),
     )
     return drawing
+
+
+def _legend_of_skipped(pool: Pool) -> list:
+    if not pool.snapshot.skipped:
+        return []
+    return [(look.given_back_swatch, "given back in this step: behind the window")]
 
 
 def _paper(pool: Pool, width: float, height: float, entries: list) -> Drawing:
@@ -153,6 +165,10 @@ def _text(pool: Pool) -> str:
         legend += "  ! new in this step"
     if any(block.ref_count > 1 for block in pool.blocks):
         legend += "  ×N shared by N sequences"
+    if pool.snapshot.skipped:
+        legend += "  ↩ given back by a window in this step"
+    for label in pool.snapshot.labels:
+        legend += f"  {label.key} {label.name}"
     lines += [pool.footnote] if pool.footnote else []
     return "\n".join([*lines, "", legend])
 
@@ -164,11 +180,13 @@ def _text_cell(pool: Pool, block_id: int) -> str:
     block = pool.block(block_id)
     if block is None:
         cached = pool.cached_and_free.get(block_id)
+        back = "↩" * (block_id in pool.snapshot.skipped)
         if cached is None:
-            return f"{name} ·"
-        return f"{name} ∘{cached.block.owner.letter} {ordinal(cached.place)}"
+            return f"{name} ·{back}"
+        return f"{name} ∘{cached.block.owner.letter} {ordinal(cached.place)}{back}"
     shared = f"×{block.ref_count}" if block.ref_count > 1 else ""
     new = "!" if block.is_new else ""
     slots = "".join(look.TEXT_MARK[slot.state] for slot in block.slots) if pool.detailed else ""
     letters = pool.label(block_id, 12).split(" ×")[0] if pool.detailed else block.owner.letter
-    return " ".join(part for part in (name, letters, slots + shared + new) if part)
+    key = pool.group_key(block)
+    return " ".join(part for part in (name, key, letters, slots + shared + new) if part)

@@ -48,8 +48,11 @@ def block_table(
 
     Slots are light if filled before this step, solid if it writes them, white if empty. A thick
     black edge is an entry that this step changed, "copy of" what it was copied from; hatching and
-    ×N a block that N sequences share. With many blocks, each entry shrinks to its two numbers and a
-    bar of how full it is; beyond 120, entries are left out, and it says so.
+    ×N a block that N sequences share. Of several KV cache groups each has a row. An empty dotted
+    entry is null: a sliding window has left it behind; if it did so in this step, the edge is
+    dashed, and inside is the block that went back to the pool. With many blocks, each entry shrinks
+    to its two numbers and a bar of how full it is; beyond 120, entries are left out, and it says
+    so.
 
     Args:
         trace: what the engine wrote.
@@ -57,7 +60,8 @@ def block_table(
         after: "schedule" (what the forward pass sees) or "update" (the end of the step).
         sequences: ids of the sequences to draw, in this order; None draws all that hold a block.
         decode: turns a token id into text, to be shown in place of the id.
-        title, mark: what it shows, and entries to point at: (sequence, logical block, text).
+        title, mark: what it shows, and entries to point at: (sequence, logical block, text), or
+            (sequence, group's name, logical block, text) where there are several.
         follow: a sequence's letter and a position: the way from its token through the table to its
             slot is drawn, and the other entries are pale.
 
@@ -92,6 +96,7 @@ def _drawing(
     lines = [max(1, cdiv(len(table.blocks), columns)) for table in tables.drawn]
     bottom = HEADER_HEIGHT + sum(lines) * height
     legend = look.legend_entries(tables.blocks)
+    legend += look.legend_of_nulls(block for table in tables.drawn for block in table.blocks)
     below = (18 if tables.footnote else 0) + (WAY if way else 0)
     drawing = sheet(
         tables.title, tables.facts, tables.alt, right=right, bottom=bottom + below, legend=legend
@@ -102,6 +107,10 @@ def _drawing(
         for block in table.blocks:
             line, column = divmod(block.logical, columns)
             x = MARGIN + NAMES + column * (width + GAP)
+            if block.is_null:
+                _draw_null(drawing, block, x, y + line * height, width, tables.detailed)
+                drawing.place(table.key(block), x, y + line * height, width, height - 14)
+                continue
             with drawing.group(**{} if way is None or block is way[0] else {"opacity": 0.45}):
                 top = y + line * height
                 if tables.detailed:
@@ -111,8 +120,7 @@ def _drawing(
             if way and block is way[0]:
                 way_x = x
                 way_y = y + line * height
-            key = (table.owner.letter, block.logical)
-            drawing.place(key, x, y + line * height, width, height - 14)
+            drawing.place(table.key(block), x, y + line * height, width, height - 14)
         y += num_lines * height
     if way:
         block, slot = way
@@ -164,7 +172,7 @@ def _entry_size(tables: BlockTables, decode: look.Decode) -> tuple[float, float]
     if decode is None:
         ids = [str(slot.token) for b in tables.blocks for slot in b.slots if slot.token is not None]
         slot_width = max([24, *(len(token) * 11 * MONO_EM + 6 for token in ids)])
-    size = tables.snapshot.block_size
+    size = tables.snapshot.max_block_size
     headers = [len(f"{b.logical} {positions(b)}") * 6.6 + 8 for b in tables.blocks]
     chips = [len(f"{physical(b)} {slots(b)}") * 6.6 + 16 for b in tables.blocks]
     copies = [2 * len(copy_note(b)) * 11 * SANS_EM + 16 for b in tables.blocks if copy_note(b)]
@@ -182,16 +190,34 @@ def _draw_name(drawing: Drawing, table: SequenceTable, y: float, detailed: bool)
         MARGIN + size / 2, middle + 5, owner.letter, fill=owner.ink, text_anchor="middle",
         font_weight="bold", font_size=14 if len(owner.letter) == 1 else 11,
     )  # fmt: skip
-    drawing.text(MARGIN + 33, middle - 2, shorten(owner.seq_id, 12), font_weight="bold")
     room = NAMES - 39
+    if table.label is None:
+        drawing.text(MARGIN + 33, middle - 2, shorten(owner.seq_id, 12), font_weight="bold")
+    else:
+        name = f"{shorten(owner.seq_id, 6)} {table.label.name}"
+        drawing.text(MARGIN + 33, middle - 2, name, room, font_weight="bold")
     drawing.text(MARGIN + 33, middle + 12, progress(table), room, fill=GREY, font_size=11)
     with drawing.group(fill=GREY, font_size=11, text_anchor="end"):
         right = MARGIN + NAMES - 10
         if not table.blocks:
             drawing.text(right, y + 12, f"{table.seq.status}: no block")
-        elif detailed:
+        elif detailed and table.label is None:
             drawing.text(right, y + 12, "logical")
             drawing.text(right, y + _chip_top(table.blocks[0]) + 15, "physical")
+
+
+def _draw_null(
+    drawing: Drawing, block: HeldBlock, x: float, y: float, width: float, detailed: bool
+) -> None:
+    """An entry that a window has left behind, and which block went back if that was just now."""
+    height = _chip_top(block) + 7 if detailed else 26
+    with drawing.group(fill=GREY, font_size=11, text_anchor="middle"):
+        drawing.text(x + width / 2, y + (12 if detailed else 10), block.logical)
+        edge = look.LEFT_BEHIND if block.was is None else look.GIVEN_BACK
+        top = y + (16 if detailed else 14)
+        drawing.rect(x + 1, top, width - 2, height - 1, rx=4, fill=PAPER, **edge)
+        if block.was is not None:
+            drawing.text(x + width / 2, top + height / 2 + 4, block.was)
 
 
 def _chip_top(block: HeldBlock) -> float:
@@ -242,7 +268,8 @@ def _draw_small_entry(drawing: Drawing, block: HeldBlock, x: float, y: float, wi
 def _text(tables: BlockTables, decode: Decode) -> str:
     lines = [tables.title, tables.facts]
     for table in tables.drawn:
-        lines += ["", f"{table.owner.letter} {table.owner.seq_id}: {progress(table)}"]
+        group = f", {table.label.name}" if table.label else ""
+        lines += ["", f"{table.owner.letter} {table.owner.seq_id}{group}: {progress(table)}"]
         if not table.blocks:
             lines.append(f"  {table.seq.status}: no block")
         elif tables.detailed:
@@ -255,6 +282,7 @@ def _text(tables: BlockTables, decode: Decode) -> str:
     if any(slot.is_placeholder for slot in slots):
         legend.append(f"{look.PLACEHOLDER_MARK} token not known yet")
     legend += ["! new in this step"] if any(b.is_new for b in tables.blocks) else []
+    legend += ["null: left behind by a window"] if tables.num_left else []
     legend += ["×N shared by N sequences"] if any(b.ref_count > 1 for b in tables.blocks) else []
     lines += ["", tables.footnote] if tables.footnote else []
     return "\n".join([*lines, "", "  ".join(legend)])
@@ -264,6 +292,10 @@ def _text_entries(table: SequenceTable, decode: Decode) -> list[str]:
     """Four lines: logical block and positions, tokens, physical block and slots."""
     columns = []
     for block in table.blocks:
+        if block.is_null:
+            was = "" if block.was is None else f"was {block.was}"
+            columns.append((f"{block.logical} ({positions(block)})", was, "null"))
+            continue
         tokens = (
             _text_token(slot, decode) for slot in block.slots
         )  # fmt: skip
@@ -302,7 +334,8 @@ def _text_small_entries(table: SequenceTable) -> list[str]:
     lines = []
     line = " "
     for block in table.blocks:
-        entry = f" {block.logical}→{physical(block).replace(' ', '')}{'!' * block.is_new}"
+        name = "null" if block.is_null else physical(block).replace(" ", "")
+        entry = f" {block.logical}→{name}{'!' * block.is_new}"
         if len(line) + len(entry) > TERMINAL:
             lines.append(line)
             line = " "

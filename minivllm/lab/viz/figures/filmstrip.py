@@ -6,7 +6,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from minivllm.lab.viz.blocks import tiles as look
-from minivllm.lab.viz.blocks.pool import Edge, Pool, draw_map, draw_tile, map_legend, tile_size
+from minivllm.lab.viz.blocks.pool import (
+    Edge,
+    Pool,
+    draw_map,
+    draw_tile,
+    groups_legend,
+    map_legend,
+    tile_size,
+)
 from minivllm.lab.viz.blocks.snapshot import take_snapshot
 from minivllm.lab.viz.draw.claim import Mark
 from minivllm.lab.viz.draw.figure import Figure, finish
@@ -215,12 +223,17 @@ def _draw_host(drawing: Drawing, frame: FilmFrame, x: float, y: float) -> None:
 def _draw_tables(drawing: Drawing, frame: FilmFrame, x: float, y: float) -> None:
     """A line of chips per sequence: its letter, and the ids of its blocks."""
     for table in frame.tables:
+        key = f" {table.label.key}" if table.label else ""
         drawing.text(
-            x + 22, y + 13, table.owner.letter, fill=table.owner.edge, font_weight="bold",
+            x + 22, y + 13, table.owner.letter + key, fill=table.owner.edge, font_weight="bold",
             text_anchor="end",
         )  # fmt: skip
         for block in table.blocks:
             left = x + 30 + block.logical * (CHIP_WIDTH + 3)
+            if block.is_null:
+                edge = look.LEFT_BEHIND if block.was is None else look.GIVEN_BACK
+                drawing.rect(left, y, CHIP_WIDTH, CHIP_HEIGHT, rx=3, fill=PAPER, **edge)
+                continue
             edge = look.outline(block.block_id in frame.got, block.owner.edge)
             _draw_chip(
                 drawing,
@@ -253,6 +266,9 @@ def _legend(strip: FilmstripModel) -> list:
         blocks = [block for frame in strip.frames for block in frame.pool.blocks]
         cached = any(frame.pool.cached_and_free for frame in strip.frames)
         entries = look.legend_entries(blocks, any_cached=cached, any_new=False)
+        entries += groups_legend(strip.frames[0].pool.snapshot)
+        tables = [table for frame in strip.frames for table in frame.tables]
+        entries += look.legend_of_nulls(block for table in tables for block in table.blocks)
     if any(0 < len(frame.changed) <= most for frame in strip.frames):
         entries.append((look.changed_swatch, "a sequence got it in this step"))
         if any(frame.gave for frame in strip.frames):

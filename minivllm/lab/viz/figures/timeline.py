@@ -51,8 +51,9 @@ def timeline(
     of its sequence. With many steps the cells shrink and lose their labels, and
     equal neighbours become one. Beyond 300 sequences the last ones are left out, and it says so. If
     there are drafts, a third lane shows how many were verified and how many of them accepted. If
-    there are items such as pictures, two lanes show which are encoded and which the encoder cache
-    keeps, each in its colour.
+    there are several KV cache groups, the blocks of each kind have a lane of their own, as high as
+    that of all blocks. If there are items such as pictures, two lanes show which are encoded and
+    which the encoder cache keeps, each in its colour.
 
     Args:
         trace: what the engine wrote.
@@ -101,8 +102,8 @@ def compare(
     begin = min(window.first for window in windows.values())
     stop = max(window.last for window in windows.values())
     longest = max(sum(window.milliseconds or [0]) for window in windows.values())
-    lanes = zip(*(window.lanes for window in windows.values()), strict=True)
-    tops = [max(lane_top(values, limit) for _, _, values, limit in lane) for lane in lanes]
+    each = [_tops(window) for window in windows.values()]
+    tops = {name: max(top[name] for top in each) for name in each[0]}
     rows = {}
     for name, window in windows.items():
         axis = StepAxis(begin, stop)
@@ -133,15 +134,20 @@ def draw_window(
 ) -> Figure:
     """The timeline of these steps; see ``timeline``."""
     rows = Rows(window, StepAxis(window.first, window.last, window.milliseconds))
-    drawing = _drawing({"": rows}, [None] * len(window.lanes), window.alt)
+    drawing = _drawing({"": rows}, _tops(window), window.alt)
     return finish(drawing, _text(window, window.title), title, mark)
 
 
 # -- drawn ---------------------------------------------------------------------------------------
 
 
-def _drawing(runs: Mapping[str, Rows], tops: Sequence[int | None], alt: str) -> Drawing:
-    """Runs below each other; ``tops`` are the values at the full height of each lane."""
+def _tops(window: TimelineWindow) -> dict[str, int]:
+    """Values at the full height of the lanes that all runs have: tokens and blocks."""
+    return {name: lane_top(values, limit) for name, _, values, limit in window.lanes[:2]}
+
+
+def _drawing(runs: Mapping[str, Rows], tops: Mapping[str, int], alt: str) -> Drawing:
+    """Runs below each other; ``tops`` are as for ``_tops``."""
     window = next(iter(runs.values())).window
     widest = max((rows.axis for rows in runs.values()), key=lambda axis: axis.right)
     title = window.title
@@ -200,7 +206,7 @@ def _height(rows: Rows) -> float:
     return rows.bottom - TOP + footnote + LANE_GAP + num_lanes * (LANE_HEIGHT + LANE_GAP)
 
 
-def _draw_run(drawing: Drawing, rows: Rows, tops: Sequence[int | None]) -> None:
+def _draw_run(drawing: Drawing, rows: Rows, tops: Mapping[str, int]) -> None:
     """All but the axis."""
     window = rows.window
     axis = rows.axis
@@ -208,8 +214,9 @@ def _draw_run(drawing: Drawing, rows: Rows, tops: Sequence[int | None]) -> None:
     if window.footnote:
         drawing.text(MARGIN, rows.bottom + 14, window.footnote, fill=GREY)
     y = rows.bottom + (16 if window.footnote else 0) + LANE_GAP
-    for lane, top in zip(window.lanes, tops, strict=True):
-        axis.draw_lane(drawing, y, *lane, top=top)
+    for name, limit_name, values, limit in window.lanes:
+        top = tops.get(name, tops["blocks"])
+        axis.draw_lane(drawing, y, name, limit_name, values, limit, top=top)
         y += LANE_HEIGHT + LANE_GAP
     for item_lane in window.item_lanes:
         draw_item_lane(drawing, axis, item_lane, y)
@@ -244,9 +251,10 @@ def _draw_draft_lane(drawing: Drawing, axis: StepAxis, window: TimelineWindow, y
 
 
 def _text(window: TimelineWindow, title: str) -> str:
-    """Rows of requests, then the two lanes. Never wider than a terminal if that can be helped."""
+    """Rows of requests, then the lanes. Never wider than a terminal if that can be helped."""
     names = [owner.name(10) for owner, _ in window.rows]
-    usual = ["tokens", *(lane.name for lane in window.item_lanes)]
+    usual = [name for name, *_ in window.lanes]
+    usual += [lane.name for lane in window.item_lanes]
     name_width = max(map(len, [*names, *usual])) + 1
     lanes = [values for _, _, values, _ in window.lanes]
     lanes += [lane.values for lane in window.item_lanes]

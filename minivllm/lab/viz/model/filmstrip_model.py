@@ -15,6 +15,7 @@ from minivllm.trace.records import (
     BlocksAllocated,
     BlocksFreed,
     BlocksShared,
+    BlocksSkipped,
     Finished,
     Forked,
     Preempted,
@@ -146,39 +147,41 @@ def changed_blocks(trace: Trace, step: int, after: str) -> tuple[set[int], set[i
                 break
             case BlockCopied():
                 got.add(record.dst_block_id)
-            case BlocksFreed():
+            case BlocksFreed() | BlocksSkipped():
                 gave.update(record.block_ids)
             case BlocksAllocated() | BlocksShared() | SwappedIn():
                 got.update(record.block_ids)
+    got.discard(0)  # the null block, of what a window has left behind
     return got, gave - got
 
 
 def host_blocks(trace: Trace, step: int, after: str) -> list[HostBlock]:
     """Blocks of the host that are in use at this moment, or were given back in this step."""
-    held: dict[str, tuple[int, ...]] = {}
+    held: dict[str, dict[int, tuple[int, ...]]] = {}  # by sequence and KV cache group
     moved: dict[int, tuple[int, bool]] = {}  # by host block, its partner and the direction
     names: dict[int, dict[str, None]] = {}
     owners = owners_of(trace)
     before = None
     for record in trace.until(step, after) if any(trace.of(SwappedOut)) else ():
         match record:
-            case SwappedOut(at, seq_id, ids):
-                held[seq_id] = ids
+            case SwappedOut(at, seq_id, ids, group):
+                held.setdefault(seq_id, {})[group] = ids
                 if at == step:
                     before = before or trace.state_at(step - 1, "update")
-                    pairs = zip(ids, before.sequences[seq_id].block_ids, strict=False)
+                    table = before.sequences[seq_id].table(group)
+                    pairs = zip(ids, filter(None, table), strict=False)
                     moved |= {host: (block_id, True) for host, block_id in pairs}
-            case SwappedIn(at, seq_id, ids):
-                came = held.pop(seq_id, ())
+            case SwappedIn(at, seq_id, ids, group):
+                came = held.get(seq_id, {}).pop(group, ())
                 if at == step:
-                    pairs = zip(came, ids, strict=False)
+                    pairs = zip(came, filter(None, ids), strict=False)
                     moved |= {host: (block_id, False) for host, block_id in pairs}
                     for host in came:
                         names.setdefault(host, {})[seq_id] = None
             case Finished(_, seq_id):
                 held.pop(seq_id, None)
-    for seq_id, ids in held.items():
-        for host in ids:
+    for seq_id, by_group in held.items():
+        for host in (host for ids in by_group.values() for host in ids if host):
             names.setdefault(host, {})[seq_id] = None
     return [
         HostBlock(host, tuple(owners[seq_id] for seq_id in names[host]), *moved.get(host, ()))
@@ -192,11 +195,13 @@ def strip_text(strip: FilmstripModel) -> str:
         lines += ["", shorten(f"step {frame.step}: {frame.plan}", 96)]
         for table in frame.tables[:MAX_TABLE_LINES]:
             ids = (
-                f"{b.block_id}{f'×{b.ref_count}' if b.ref_count > 1 else ''}"
+                "null"
+                if b.is_null
+                else f"{b.block_id}{f'×{b.ref_count}' if b.ref_count > 1 else ''}"
                 f"{'!' if b.block_id in frame.changed else ''}"
                 for b in table.blocks
             )
-            lines.append(shorten(f"  {table.owner.letter} → {' '.join(ids)}", 96))
+            lines.append(shorten(f"  {table.name} → {' '.join(ids)}", 96))
         if len(frame.tables) > MAX_TABLE_LINES:
             lines.append(f"  {count(len(frame.tables) - MAX_TABLE_LINES, 'more table')}")
         cached = len(frame.pool.cached_and_free)

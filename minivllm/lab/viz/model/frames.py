@@ -14,6 +14,7 @@ from minivllm.trace.records import (
     OWN_PLAN,
     BlockCopied,
     BlocksAllocated,
+    BlocksSkipped,
     Record,
     StepEnded,
     StepPlanned,
@@ -26,15 +27,20 @@ from minivllm.utils.validation import check
 
 @dataclass(frozen=True)
 class Row:
-    """One sequence of a frame that holds blocks or has something to compute."""
+    """One sequence of a frame that holds blocks or has something to compute.
+
+    Of several KV cache groups it is one table of the sequence.
+    """
 
     owner: Owner
     num_tokens: int  # that are known
     num_computed: int  # before this step
     num_scheduled: int  # by this step
-    block_ids: tuple[int, ...]
+    block_ids: tuple[int, ...]  # 0: a window has left the entry behind
     num_new: int  # blocks that this step added; they are the last ones
     num_in_flight: int = 0  # between these: scheduled by earlier steps, and not back yet
+    group: int = 0  # of KV caches, whose table it is
+    left: tuple[int, ...] = ()  # blocks that this step's window left behind, the last nulls' own
 
 
 @dataclass(frozen=True)
@@ -45,6 +51,7 @@ class FreeBlock:
     owner: Owner
     logical: int
     place: int  # 1 is handed out next
+    group: int = 0  # of KV caches
 
 
 @dataclass(frozen=True)
@@ -76,12 +83,18 @@ class StepFrame:
     @property
     def ref_counts(self) -> dict[int, int]:
         """Number of tables with each held block, by block id."""
-        return dict(Counter(block_id for row in self.rows for block_id in row.block_ids))
+        return dict(Counter(b for row in self.rows for b in row.block_ids if b))
 
     @property
     def num_scheduled(self) -> int:
         """Tokens that this step computes, of all sequences."""
-        return sum(row.num_scheduled for row in self.rows)
+        return sum(row.num_scheduled for row in self.rows if row.group == 0)
+
+    @property
+    def given_back(self) -> list[int]:
+        """Blocks that windows have left behind in this step, and none holds now."""
+        held = self.ref_counts
+        return sorted({b for row in self.rows for b in row.left if b not in held})
 
 
 def frames(trace: Trace, decode: Callable[[int], str] | None = None) -> Iterator[StepFrame]:
@@ -131,6 +144,7 @@ class StepReader:
         self._telling = Narration(owners, decode)
         self._before = ""
         self._new: set[tuple[str, int]] = set()  # sequence and block
+        self._left: dict[tuple[str, int], tuple[int, ...]] = {}  # behind a window, by group
 
     def read(self, record: Record) -> None:
         """Take one more record."""
@@ -139,6 +153,9 @@ class StepReader:
                 self._before = self._told()
                 self.frame = None
                 self._new.clear()
+                self._left.clear()
+            case BlocksSkipped(_, seq_id, block_ids, group):
+                self._left[seq_id, group] = self._left.get((seq_id, group), ()) + block_ids
             case BlocksAllocated(_, seq_id, block_ids) | SwappedIn(_, seq_id, block_ids):
                 self._new.update((seq_id, block_id) for block_id in block_ids)
             case BlockCopied(_, seq_id, _, dst):
@@ -175,6 +192,27 @@ class StepReader:
         """Number of a sequence's blocks that this step has added."""
         return sum((seq_id, block_id) in self._new for block_id in block_ids)
 
+    def rows_of(
+        self, owner: Owner, num_computed: int, num_now: int, num_in_flight: int
+    ) -> list[Row]:
+        """Rows of a sequence: one for each KV cache group."""
+        seq = self.state.sequences[owner.seq_id]
+        num_tables = max(1, len(self.state.groups))
+        return [
+            Row(
+                owner,
+                len(seq.token_ids),
+                num_computed=num_computed,
+                num_scheduled=num_now,
+                block_ids=tuple(table),
+                num_new=self.num_new(seq.seq_id, table),
+                num_in_flight=num_in_flight,
+                group=group,
+                left=self._left.get((seq.seq_id, group), ()),
+            )
+            for group, table in enumerate(seq.tables[:num_tables])
+        ]
+
     def _rows(self, step: int) -> tuple[Row, ...]:
         rows = []
         for seq_id, owner in self._owners.items():
@@ -182,25 +220,16 @@ class StepReader:
             if seq is None:
                 continue
             # one that is over may be in a plan on its way; it holds nothing
-            if seq.block_ids or (seq.num_scheduled_tokens and seq.status == "running"):
+            if any(seq.tables) or (seq.num_scheduled_tokens and seq.status == "running"):
                 num_now = sum(number for plan, number in seq.in_flight if plan == step)
-                rows.append(
-                    Row(
-                        owner,
-                        len(seq.token_ids),
-                        num_computed=seq.num_computed_tokens,
-                        num_scheduled=num_now,
-                        block_ids=tuple(seq.block_ids),
-                        num_new=self.num_new(seq_id, seq.block_ids),
-                        num_in_flight=seq.num_scheduled_tokens - num_now,
-                    )
-                )
+                num_in_flight = seq.num_scheduled_tokens - num_now
+                rows += self.rows_of(owner, seq.num_computed_tokens, num_now, num_in_flight)
         return tuple(rows)
 
     def _free_blocks(self) -> tuple[FreeBlock, ...]:
         """Free blocks that can be found, in the free queue's order."""
         return tuple(
-            FreeBlock(block_id, self._owners[content.seq_id], content.logical, place)
+            FreeBlock(block_id, self._owners[content.seq_id], content.logical, place, content.group)
             for place, block_id in enumerate(self.state.free_queue, start=1)
             if (content := self.state.contents.get(block_id)) is not None
             and content.seq_id in self._owners  # of a run that goes on, some are forgotten

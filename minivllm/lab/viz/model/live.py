@@ -7,8 +7,9 @@ from copy import deepcopy
 from dataclasses import replace
 
 from minivllm.lab.viz.draw.palette import Arrivals, Owner
-from minivllm.lab.viz.model.frames import Row, StepFrame, StepReader, queues_of
+from minivllm.lab.viz.model.frames import StepFrame, StepReader, queues_of
 from minivllm.lab.viz.model.timeline_model import History, TimelineWindow
+from minivllm.trace.groups import TableGroup
 from minivllm.trace.records import (
     Record,
     RequestAdded,
@@ -31,6 +32,7 @@ class LiveRun:
         max_num_batched_tokens: the token budget of a step.
         decode: turns a token id into text, to name the tokens that are drawn; None: by their ids.
         called: what is beside a letter in the timeline, made from a sequence's id.
+        groups: KV cache groups; () if there is one alone.
         encoder_limits: the encoder budget of a step and the encoder cache's size, in embeddings.
     """
 
@@ -42,10 +44,11 @@ class LiveRun:
         decode: Callable[[int], str] | None = None,
         called: Callable[[str], str] = str,
         encoder_limits: tuple[int, int] = (0, 0),
+        groups: tuple[TableGroup, ...] = (),
     ):
         self.decode = decode
         self._called = called
-        self.state = State(-1, num_blocks, block_size)
+        self.state = State(-1, num_blocks, block_size, groups=groups)
         self.step = -1  # the last one that has begun
         self.num_prompt_tokens = 0  # asked of the prefix cache
         self.num_cached_tokens = 0  # and found there
@@ -103,7 +106,7 @@ class LiveRun:
         rows = []
         for seq_id, owner in self.owners.items():
             seq = self.state.sequences.get(seq_id)
-            if seq is not None and seq.block_ids:
+            if seq is not None and any(seq.tables):
                 computed = seq.num_computed_tokens
                 before = min(began.get(seq_id, computed), computed)
                 num_now = sum(number for plan, number in seq.in_flight if plan == self.step)
@@ -112,19 +115,7 @@ class LiveRun:
                     before = computed
                 else:
                     num_now = computed - before
-                blocks = tuple(seq.block_ids)
-                num_new = self._reader.num_new(seq_id, blocks)
-                rows.append(
-                    Row(
-                        owner,
-                        len(seq.token_ids),
-                        num_computed=before,
-                        num_scheduled=num_now,
-                        block_ids=blocks,
-                        num_new=num_new,
-                        num_in_flight=num_in_flight,
-                    )
-                )
+                rows += self._reader.rows_of(owner, before, num_now, num_in_flight)
         return StepFrame(
             self.step,
             told.before,

@@ -14,6 +14,7 @@ from minivllm.trace.records import (
     BlocksCached,
     BlocksFreed,
     BlocksShared,
+    BlocksSkipped,
     Communicated,
     Finished,
     Forked,
@@ -69,6 +70,7 @@ class Narration:
         self._moves: list[str] = []  # preemptions and swaps, in the order they happened
         self._freed: dict[str, Ids] = {}  # and not yet told why
         self._hits: dict[str, Ids] = {}
+        self._left: dict[str, list[int]] = defaultdict(list)  # behind a window, by letter
         self._chunks: list[tuple[str, int]] = []  # clauses, and their tokens
         self._decodes: list[str] = []
         self._ahead: list[str] = []  # decodes behind a token that is on its way
@@ -89,8 +91,8 @@ class Narration:
         match record:
             case RequestAdded(_, request_id, prompt):
                 self._arrivals.append(f"{self._name(request_id)} ({count(len(prompt), 'token')})")
-            case BlocksFreed(_, seq_id, block_ids):
-                self._freed[seq_id] = block_ids
+            case BlocksFreed(_, seq_id, block_ids, group):
+                self._freed[seq_id] = self._with(self._freed, seq_id, block_ids, group)
                 for promised in (self._hits, self._copies, self._grown):
                     promised.pop(seq_id, None)
             case StepFailed():
@@ -102,7 +104,7 @@ class Narration:
                 self._moves.append(out + self._returns(seq_id))
             case SwappedIn(_, seq_id, block_ids):
                 back = f"{self._name(seq_id)} comes back from the host into"
-                self._moves.append(f"{back} {block_list(block_ids)}")
+                self._moves.append(f"{back} {block_list(list(filter(None, block_ids)))}")
                 self._note_evicted(state, block_ids)
             case RequestSkipped(_, request_id, reason):
                 what = WAITS_FOR.get(reason, "what is unknown")
@@ -111,10 +113,13 @@ class Narration:
                 self._moves.append(f"adapter {name} is copied into slot {slot}")
             case LoRAEvicted(_, _, name, slot):
                 self._moves.append(f"adapter {name} leaves slot {slot}")
-            case BlocksShared(_, seq_id, block_ids):
-                self._hits[seq_id] = block_ids
-            case BlocksAllocated(_, seq_id, block_ids):
-                self._grown[seq_id] = block_ids
+            case BlocksShared(_, seq_id, block_ids, group):
+                held = tuple(filter(None, block_ids))  # no null, where a window has left some
+                self._hits[seq_id] = self._with(self._hits, seq_id, held, group)
+            case BlocksSkipped(_, seq_id, block_ids):
+                self._left[self._name(seq_id)] += block_ids
+            case BlocksAllocated(_, seq_id, block_ids, group):
+                self._grown[seq_id] = self._with(self._grown, seq_id, block_ids, group)
                 self._note_evicted(state, block_ids)
             case BlockCopied(_, seq_id, src, dst):
                 self._copies[seq_id] = f"block {src} is copied to {dst} for {self._name(seq_id)}"
@@ -135,7 +140,7 @@ class Narration:
             case ItemEvicted(_, identifier):
                 self._evicted_items.append(identifier)
             case Scheduled(_, seq_id):
-                self._note_scheduled(state.sequences[seq_id], record, state.block_size)
+                self._note_scheduled(state, state.sequences[seq_id], record)
             case Forked(_, seq_id, child_id):
                 self._forks[self._name(seq_id)].append(self._name(child_id))
             case Verified(_, seq_id, drafts, num_accepted):
@@ -184,6 +189,13 @@ class Narration:
         if self._evicted_items:
             verb = "leaves" if len(self._evicted_items) == 1 else "leave"
             clauses.append(f"{listing(self._evicted_items, MAX_NAMED)} {verb} the encoder cache")
+        clauses += [
+            f"{name} leaves {block_list(block_ids)} behind its window"
+            for name, block_ids in list(self._left.items())[:MAX_NAMED]
+        ]
+        if rest := list(self._left.values())[MAX_NAMED:]:
+            others, blocks = count(len(rest), "other"), count(sum(map(len, rest)), "block")
+            clauses.append(f"{others} {'leaves' if len(rest) == 1 else 'leave'} {blocks} behind")
         clauses += [*self._copies.values(), self._growth()]
         clauses.append(_of_blocks(self._evicted, "evicted from the prefix cache to make room"))
         clauses.append(_of_blocks(self._cached, "known to the prefix cache from now on"))
@@ -203,6 +215,11 @@ class Narration:
         told = "; ".join(filter(None, clauses))
         return told and f"{told[0].upper()}{told[1:]}."
 
+    @staticmethod
+    def _with(known: dict[str, Ids], seq_id: str, block_ids: Ids, group: int) -> Ids:
+        """A sequence's blocks, with those of the KV cache groups before this one."""
+        return known.get(seq_id, ()) + block_ids if group else block_ids
+
     def _name(self, seq_id: str) -> str:
         return self._owners[seq_id].letter
 
@@ -216,16 +233,18 @@ class Narration:
     def _note_evicted(self, state: State, block_ids: Ids) -> None:
         self._evicted += [block_id for block_id in block_ids if block_id in state.cached]
 
-    def _note_scheduled(self, seq: SequenceState, record: Scheduled, block_size: int) -> None:
+    def _note_scheduled(self, state: State, seq: SequenceState, record: Scheduled) -> None:
         """A decode, or which part of what it must catch up with."""
         name = self._name(seq.seq_id)
         hit = self._hits.get(seq.seq_id)
         did = []
         if record.kind == "resumed" and seq.status == "preempted":
             did.append("is back")
-        if hit:
-            did.append(f"finds {len(hit) * block_size} tokens cached in {block_list(hit)}")
         start = record.num_computed_tokens
+        if hit:
+            # tables of several groups do not say it: a window's hit has only its last blocks
+            num_found = start if state.groups else len(hit) * state.block_size
+            did.append(f"finds {num_found} tokens cached in {block_list(hit)}")
         num_new = record.num_tokens
         if num_new == 0:
             did.append("waits for budget")

@@ -59,7 +59,10 @@ class Node:
 
 @dataclass
 class PrefixTree:
-    """All blocks ever registered in the prefix cache, up to a moment; ``nodes`` in that order."""
+    """All blocks ever registered in the prefix cache, up to a moment; ``nodes`` in that order.
+
+    Of several KV cache groups it has the first that keeps all tokens: others register only some.
+    """
 
     root: Node
     nodes: dict[bytes, Node]
@@ -92,13 +95,15 @@ class _Reader:
     def __init__(self, tree: PrefixTree, state: State):
         self.tree = tree
         self.state = state
+        windows = [group.sliding_window for group in state.groups] or [None]
+        self.group = windows.index(None) if None in windows else 0
         self.home: dict[int, Node] = {}  # by block id, what can be found in it
         self.chains: dict[str, list[Node]] = {}  # by sequence, its full blocks
 
     def read(self, record, is_now: bool) -> None:
         """``record`` has been applied to the state already."""
         match record:
-            case BlocksShared(_, seq_id, block_ids):
+            case BlocksShared(_, seq_id, block_ids, self.group):
                 self._hit(seq_id, block_ids, is_now)
             case BlocksAllocated(_, _, block_ids) | SwappedIn(_, _, block_ids):
                 self._forget(*block_ids)
@@ -110,12 +115,14 @@ class _Reader:
                 self._forget(*list(self.home))
             case Forked(_, seq_id, child_id):
                 self.chains[child_id] = list(self.chains.get(seq_id, ()))
-            case BlocksCached(_, seq_id, block_ids, names):
+            case BlocksCached(_, seq_id, block_ids, names, self.group):
                 self._register(seq_id, block_ids, names, is_now)
 
     def _hit(self, seq_id: str, block_ids: tuple[int, ...], is_now: bool) -> None:
         chain = self.chains[seq_id] = []
         for index, block_id in enumerate(block_ids):
+            if block_id == 0:  # null: behind the window of a model without full attention
+                continue
             if block_id not in self.home:  # registered before the trace was cleared
                 node = self._node(b"block %d" % block_id, seq_id, index)
                 node.block_ids.append(block_id)
@@ -129,7 +136,7 @@ class _Reader:
         """The node of that name, a new one at the end of the sequence's chain if there is none."""
         if name not in self.tree.nodes:
             chain = self.chains[seq_id]
-            size = self.state.block_size
+            size = self.state.block_size_of(self.group)
             tokens = self.state.sequences[seq_id].token_ids[index * size : (index + 1) * size]
             parent = chain[-1] if chain else self.tree.root
             node = self.tree.nodes[name] = Node(name, parent, tuple(tokens))
@@ -139,10 +146,12 @@ class _Reader:
     def _register(
         self, seq_id: str, block_ids: tuple[int, ...], names: tuple[bytes, ...], is_now: bool
     ) -> None:
-        first = self.state.sequences[seq_id].block_ids.index(block_ids[0])
+        table = self.state.sequences[seq_id].table(self.group)
+        index = table.index(block_ids[0])
         chain = self.chains.setdefault(seq_id, [])
-        del chain[first:]
-        for index, (block_id, name) in enumerate(zip(block_ids, names, strict=True), first):
+        del chain[index:]
+        for block_id, name in zip(block_ids, names, strict=True):
+            index = table.index(block_id, index)
             node = self._node(name, seq_id, index)
             node.computed_by.append(seq_id)
             node.block_ids.append(block_id)

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from minivllm.lab.viz.draw.palette import Owner, owners_of
-from minivllm.lab.viz.draw.wording import count, span
+from minivllm.lab.viz.draw.wording import count, listing, span
 from minivllm.lab.viz.model.item_model import ItemLane, Items, ItemUse
 from minivllm.trace import Trace
 from minivllm.trace.records import (
@@ -63,6 +63,7 @@ class StepUse:
     num_sampled: int = 0
     num_drafts: int = 0
     num_accepted: int = 0
+    num_blocks_by_kind: dict[str, int] = field(default_factory=dict)  # of KV cache groups
 
 
 @dataclass
@@ -147,6 +148,11 @@ class History:
         """Take what holds for a whole step, once it is scheduled."""
         self.steps[step].num_tokens = state.num_planned_tokens(step)
         self.steps[step].num_blocks = len(state.ref_counts)
+        if len(state.groups) > 1:
+            by_kind: Counter[str] = Counter()
+            for group, num_blocks in zip(state.groups, state.num_held_by_group, strict=True):
+                by_kind[group.kind] += num_blocks
+            self.steps[step].num_blocks_by_kind = dict(by_kind)
         self.items.note_plan(state, step)
         for seq_id, seq in state.sequences.items():
             kind = "idle" if seq.status == "running" else "waiting"
@@ -248,10 +254,17 @@ class TimelineWindow:
 
     @property
     def lanes(self) -> list[tuple[str, str, list[int], int]]:
-        """Name, what the limit is called, values by step, and the limit."""
+        """Name, what the limit is called, values by step, and the limit.
+
+        Of several kinds of KV cache groups, each has a lane: the blocks of its groups together.
+        """
+        kinds = {kind: None for step in self.steps for kind in step.num_blocks_by_kind}
+        by_kind = [[s.num_blocks_by_kind.get(kind, 0) for s in self.steps] for kind in kinds]
+        usable = self.num_usable_blocks
         return [
             ("tokens", "budget", [s.num_tokens for s in self.steps], self.max_num_batched_tokens),
-            ("blocks", "usable", [s.num_blocks for s in self.steps], self.num_usable_blocks),
+            ("blocks", "usable", [s.num_blocks for s in self.steps], usable),
+            *((kind, "usable", held, usable) for kind, held in zip(kinds, by_kind, strict=True)),
         ]
 
     @property
@@ -314,10 +327,12 @@ class TimelineWindow:
 
     @property
     def alt(self) -> str:
-        peaks = (
-            f"at most {max(values)} of {limit} {name}" for name, _, values, limit in self.lanes
-        )
-        return f"{self.title}: {self.facts.replace(' · ', ', ')}; {' and '.join(peaks)} in a step."
+        peaks = [
+            f"at most {max(values)} of {limit} {name if i < 2 else f'blocks of group {name}'}"
+            for i, (name, _, values, limit) in enumerate(self.lanes)
+        ]
+        told = self.facts.replace(" · ", ", ")
+        return f"{self.title}: {told}; {listing(peaks)} in a step."
 
 
 def _milliseconds(each: list[float]) -> str:

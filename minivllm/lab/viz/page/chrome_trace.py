@@ -25,6 +25,7 @@ from minivllm.lab.viz.page.chrome_events import (
 )
 from minivllm.lab.viz.page.rank_events import rank_events
 from minivllm.trace import Trace
+from minivllm.trace.groups import group_labels
 from minivllm.trace.records import ItemEncoded, RequestAdded, StepPlanned, SwappedOut
 from minivllm.trace.state import State
 from minivllm.utils.math_utils import cdiv
@@ -39,8 +40,8 @@ COMPUTED = ("prefill", "decode", "verify")  # kinds of cells
 def save_chrome_trace(trace: Trace, path: str | Path, clock: str = "seconds") -> None:
     """Write a run for Perfetto: open https://ui.perfetto.dev and drop the file there.
 
-    A track per sequence with its waits and chunks, counters for free blocks, budget and queues,
-    and an arrow from each preemption to the return. By seconds also a process for each device that
+    A track per sequence with its waits and chunks, counters for free blocks (and for those of each
+    KV cache group, if there are several), budget and queues, and an arrow from each preemption to the return. By seconds also a process for each device that
     reports its work (of ranks, and with asynchronous scheduling), with its plans and operations,
     and an arrow from each send to where it is received. Then a step of the engine has parts:
     schedule, wait, update; and what is between two steps makes text. Steps as a clock have a track
@@ -177,6 +178,9 @@ class _Writer:
         }
         if not self.swapped:
             del values["swapped out"]
+        if labels := group_labels(state.groups):
+            held = zip(labels, state.num_held_by_group, strict=True)
+            values |= {f"blocks: {label.name}": num_blocks for label, num_blocks in held}
         if self.has_items:
             kept = state.items.values()
             values["embeddings kept"] = sum(item.num_embeds for item in kept)
@@ -242,12 +246,10 @@ class _Writer:
             name = f"decode with {count(cell.num_tokens - 1, 'draft')}"
         if cell.is_wasted:
             name += ", wasted"
-        args = {
-            "step": step,
-            "tokens": cell.num_tokens,
-            "from position": cell.start,
-            "blocks": cdiv(cell.start + cell.num_tokens, self.trace.block_size),
-        }
+        args = {"step": step, "tokens": cell.num_tokens, "from position": cell.start}
+        if not any(group.sliding_window for group in self.trace.groups):
+            num_blocks = cdiv(cell.start + cell.num_tokens, self.trace.block_size)
+            args["blocks"] = num_blocks * max(1, len(self.trace.groups))
         if cell.kind == "verify":
             args["accepted"] = cell.num_accepted
         return self._slice(REQUESTS, tid, name, start=start, end=end, args=args)

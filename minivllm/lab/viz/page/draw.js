@@ -15,12 +15,14 @@ function unpack(packed) {
     free: nowFree }) => {
     const before = tables;
     tables = new Map();
-    const unpacked = rows.map(([owner, computed, scheduled, total, isNew, blocks, inFlight]) => {
-      blocks = blocks || before.get(owner);
-      tables.set(owner, blocks);
-      const firstNew = blocks.length - isNew;
-      return { owner, computed, inFlight, scheduled, total, blocks, firstNew };
-    });
+    const unpacked = rows.map(
+      ([owner, computed, scheduled, total, isNew, blocks, inFlight, group = 0, left = []]) => {
+        const table = owner + ":" + group;
+        blocks = blocks || before.get(table);
+        tables.set(table, blocks);
+        const firstNew = blocks.length - isNew;
+        return { owner, computed, inFlight, scheduled, total, blocks, firstNew, group, left };
+      });
     queues = queues.map((queue, i) => (changed && changed[i]) || queue);
     added.forEach(block => cached.add(block));
     removed.forEach(block => cached.delete(block));
@@ -30,9 +32,12 @@ function unpack(packed) {
 }
 
 const clamp = (value, low, high) => Math.min(high, Math.max(low, value));
+/** Slots of a block of this KV cache group, and its name there; of one group alone there is none. */
+const sizeOf = group => run.groups?.[group].blockSize ?? run.blockSize;
+const keyOf = group => (run.groups ? `<em>${run.groups[group].key}</em>` : "");
 /** Slots of a block that are filled, in flight by earlier plans, and written by this step's. */
 function fill(row, logical) {
-  const first = logical * run.blockSize, within = n => clamp(n - first, 0, run.blockSize);
+  const size = sizeOf(row.group), first = logical * size, within = n => clamp(n - first, 0, size);
   const filled = within(row.computed), sent = within(row.computed + row.inFlight);
   const all = within(row.computed + row.inFlight + row.scheduled);
   return { filled, inFlight: sent - filled, written: all - sent };
@@ -41,6 +46,7 @@ function fill(row, logical) {
 function holders(frame) {
   const held = new Map();
   for (const row of frame.rows) row.blocks.forEach((block, logical) => {
+    if (!block) return;  // a window has left it behind
     if (!held.has(block)) held.set(block, []);
     held.get(block).push({ row, logical, ...fill(row, logical), isNew: logical >= row.firstNew });
   });
@@ -61,16 +67,17 @@ function isUnknown({ computed, inFlight, total }, position) {
 const usedOf = entry => entry.filled + entry.inFlight + entry.written;
 
 function slots(entry, withTokens) {
+  const size = sizeOf(entry.row.group);
   if (!run.detailed) {
-    const percent = number => (100 * number / run.blockSize).toFixed(1) + "%";
+    const percent = number => (100 * number / size).toFixed(1) + "%";
     const style = `--f:${percent(entry.filled + entry.inFlight)};--w:${percent(usedOf(entry))}`;
     return `<span class="bar" style="${style}"></span>`;
   }
   let html = "";
-  for (let i = 0; i < run.blockSize; i++) {
+  for (let i = 0; i < size; i++) {
     const state = i < entry.filled ? "filled" : i < entry.filled + entry.inFlight ? "in-flight"
       : i < usedOf(entry) ? "written" : "";
-    const position = entry.logical * run.blockSize + i;
+    const position = entry.logical * size + i;
     const unknown = state && isUnknown(entry.row, position);
     const token = withTokens && state && !unknown && run.tokens
       ? run.tokens.texts[run.tokens.of[entry.row.owner][position]] : "";
@@ -82,37 +89,40 @@ function slots(entry, withTokens) {
 const ordinal = n => n + ((n / 10 | 0) % 10 === 1 ? "th" : ["th", "st", "nd", "rd"][n % 10] || "th");
 
 /** A block that no request holds and the prefix cache can find: whose it was, and when it is reused. */
-function drawFree(block, index, logical, place) {
+function drawFree(back, block, index, logical, place, group = 0) {
   const { letter, colour } = owner(index);
-  const entry = { row: { owner: index }, logical, filled: run.blockSize, inFlight: 0, written: 0 };
-  return `<div class="owner-${colour} block cached" data-block="${block}" data-was="${letter}" ` +
+  const entry = { row: { owner: index, group }, logical, filled: sizeOf(group), inFlight: 0, written: 0 };
+  return `<div class="owner-${colour} block cached${back}" data-block="${block}" data-was="${letter}" ` +
     `data-place="${place}" title="block ${block}: free, but still cached; ${letter}'s block ` +
-    `${logical}; ${ordinal(place)} in the free queue"><span class="name">${block}` +
+    `${logical}; ${ordinal(place)} in the free queue"><span class="name">${block}${keyOf(group)}` +
     `<span>${ordinal(place)}</span><b>${letter}</b></span>${slots(entry, false)}</div>`;
 }
 
 function drawPool(frame) {
   const held = holders(frame), free = new Map(frame.free.map(([block, ...rest]) => [block, rest]));
-  let used = 0, html = "", next = 0;
+  const returned = new Set(frame.rows.flatMap(row => row.left).filter(block => !held.has(block)));
+  let used = 0, numSlots = 0, html = "", next = 0;
   for (const block of run.drawn || Array(run.numDrawn).keys()) {
     if (block > next)
       html += `<p class="fold">${next}–${block - 1} not drawn</p>`;
     next = block + 1;
     const entries = held.get(block);
     if (!entries) {
+      const back = returned.has(block) ? " back" : "";
       if (free.has(block)) {
-        html += drawFree(block, ...free.get(block));
+        html += drawFree(back, block, ...free.get(block));
         continue;
       }
       const cached = frame.cached.has(block);
       const look = block === 0 ? "null" : cached ? "cached" : "free";
       const id = run.dense && block % 10 ? "&nbsp;" : `<span class="id">${block}</span>`;
-      html += `<div class="block ${look}" data-block="${block}" title="block ${block}: ${look}">` +
+      html += `<div class="block ${look}${back}" data-block="${block}" title="block ${block}: ${look}">` +
         `<span class="name">${id}${block || run.dense ? "" : "<b>null</b>"}</span></div>`;
       continue;
     }
     const fullest = entries.reduce((a, b) => (usedOf(b) > usedOf(a) ? b : a));
     used += usedOf(fullest);
+    numSlots += sizeOf(fullest.row.group);
     const letters = entries.map(entry => owner(entry.row.owner).letter);
     const shared = entries.length > 1;
     const some = letters.slice(0, 2).join(" ") + (letters.length > 2 ? "…" : "");
@@ -121,15 +131,17 @@ function drawPool(frame) {
       `${shared ? " shared" : ""}${entries.some(entry => entry.isNew) ? " new" : ""}" ` +
       `data-block="${block}" data-owners="${letters.join(" ")}" data-filled="${fullest.filled}" ` +
       `data-written="${fullest.written}" title="block ${block}, held by ${letters.join(", ")}: ` +
-      `${fullest.filled} filled, ${fullest.written} written of ${plural(run.blockSize, "slot")}">` +
-      `<span class="name">${run.dense ? "" : block}<b>${who}</b></span>${slots(fullest, false)}</div>`;
+      `${fullest.filled} filled, ${fullest.written} written of ` +
+      `${plural(sizeOf(fullest.row.group), "slot")}">` +
+      `<span class="name">${run.dense ? "" : block + keyOf(fullest.row.group)}<b>${who}</b></span>${slots(fullest, false)}</div>`;
   }
   const cachedAndFree = run.cachedAndFree ?? [...frame.cached].filter(b => !held.has(b)).length;
   const shared = [...held.values()].filter(entries => entries.length > 1).length;
   const facts = [`${held.size} of ${plural(run.numBlocks - 1, "block")} held`];
-  if (held.size) facts.push(`${used} of their ${held.size * run.blockSize} slots used`);
+  if (held.size) facts.push(`${used} of their ${numSlots} slots used`);
   if (shared) facts.push(`${shared} shared`);
   if (cachedAndFree) facts.push(`${cachedAndFree} free but cached`);
+  if (returned.size) facts.push(`${returned.size} given back by a window`);
   const left = run.numBlocks - run.numDrawn;
   if (left) facts.push(`${plural(left, "block")} ${run.drawn ? "" : "never used and "}not drawn`);
   $("pool").innerHTML = html;
@@ -137,17 +149,30 @@ function drawPool(frame) {
   $("pool").setAttribute("aria-label", `Block pool: ${facts.join(", ")}.`);
 }
 
+/** An entry that a window has left behind; in this step, if it says which block it was. */
+function drawNull(logical, was) {
+  const said = `logical block ${logical} is null: a window has left it behind` +
+    (was ? `, and block ${was} was given back` : "");
+  return `<li class="entry gone${was ? " back" : ""}" title="${said}"><span class="sr">${said}</span>` +
+    `<span class="top" aria-hidden="true"><span>${logical}</span>` +
+    `<span>${was ? `${was} ↩` : ""}</span></span></li>`;
+}
+
 function drawTables(frame) {
   const held = holders(frame);
   let room = run.maxEntries ?? Infinity;
   const rows = frame.rows.filter(row => (room -= row.blocks.length) >= 0);
-  const left = frame.rows.length - rows.length;
+  const numOwners = some => new Set(some.map(row => row.owner)).size;
+  const left = numOwners(frame.rows) - numOwners(rows);
   $("tables").innerHTML = rows.map(row => {
     const { letter, id, colour } = owner(row.owner);
+    const group = run.groups ? ` <em>${escape(run.groups[row.group].name)}</em>` : "";
+    const numNull = row.blocks.filter(block => !block).length;
     const progress = `${row.computed} computed` +
       (row.inFlight ? ` + ${row.inFlight} in flight` : "") + (row.scheduled ? ` + ${row.scheduled} now` : "") +
       ` of ${row.total}`;
     const entries = row.blocks.map((block, logical) => {
+      if (!block) return drawNull(logical, row.left[logical - numNull + row.left.length]);
       const times = held.get(block).length, isNew = logical >= row.firstNew;
       const { filled, inFlight, written } = fill(row, logical);
       const name = `${block}${times > 1 ? ` ×${times}` : ""}`;
@@ -163,7 +188,7 @@ function drawTables(frame) {
         `${top}${slots({ row, logical, filled, inFlight, written }, true)}</li>`;
     });
     return `<li class="owner-${colour}" data-seq="${escape(id)}"><div class="who">` +
-      `${badge(row.owner)} ${escape(id)}<small>${progress}</small></div>` +
+      `${badge(row.owner)} ${escape(id)}${group}<small>${progress}</small></div>` +
       `<ol aria-label="blocks of ${letter}">${entries.join("")}</ol></li>`;
   }).join("") + (left ? `<li>and ${plural(left, "sequence")} more</li>` : "") ||
     "<li>No request holds a block.</li>";
@@ -180,9 +205,12 @@ function drawQueue(frame) {
   }).join("") + "</dl>";
 }
 
-/** Legend of plans in flight: only where some of these frames have any. */
-function fitFlights(frames) {
+/** Legend of plans in flight and of windows: only where some of these frames have any. */
+function fitMarks(frames) {
   const rows = frames.flatMap(frame => frame.rows);
+  $("null-means").hidden = !rows.some(row => row.blocks.includes(0));
+  $("back-means").hidden = !rows.some(row => row.left.length);
+  $("groups-mean").textContent = (run.groups || []).map(({ key, name }) => `${key}: ${name}`).join(", ");
   $("in-flight-means").hidden = !rows.some(row => row.inFlight);
   $("unknown-means").hidden = !rows.some(row => row.inFlight + row.scheduled &&
     isUnknown(row, row.computed + row.inFlight + row.scheduled - 1));

@@ -10,7 +10,13 @@ from minivllm.lab.viz.blocks.snapshot import MAX_ENTRIES, MAX_SLOTS
 from minivllm.lab.viz.figures.timeline import draw_window
 from minivllm.lab.viz.model.frames import StepFrame
 from minivllm.lab.viz.model.live import LiveRun
-from minivllm.lab.viz.page.page import MAX_NUMBERED, Packer, owners_to_json, tokens_to_json
+from minivllm.lab.viz.page.page import (
+    MAX_NUMBERED,
+    Packer,
+    groups_to_json,
+    owners_to_json,
+    tokens_to_json,
+)
 
 LINE = 20  # blocks; a line is drawn if anything in it is held
 MAX_DRAWN = 400  # blocks of a large pool, if not more are held
@@ -23,7 +29,8 @@ def picture(run: LiveRun) -> dict[str, Any]:
     owners = run.owners
     drawn = _drawn(run, frame)
     window = run.window()
-    detailed = len(drawn) <= MAX_DETAILED and run.state.block_size <= MAX_SLOTS
+    sizes = [run.state.block_size, *(group.block_size for group in run.state.groups)]
+    detailed = len(drawn) <= MAX_DETAILED and max(sizes) <= MAX_SLOTS
     held = frame.ref_counts
     cached = frame.cached
     tokens = None
@@ -46,6 +53,7 @@ def picture(run: LiveRun) -> dict[str, Any]:
             "owners": owners_to_json(owners),
             "tokens": tokens,
             "maxEntries": MAX_ENTRIES,
+            **groups_to_json(run.state.groups),
         },
         "frame": Packer(owners, detailed).pack(replace(frame, cached=cached & set(drawn))),
         "timeline": draw_window(window).svg if window else "",

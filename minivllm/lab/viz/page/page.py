@@ -6,7 +6,7 @@ Python decides what each step shows (``frames``) and writes it down as JSON; ``p
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from minivllm.lab.viz.model.frames import StepFrame, frames
 from minivllm.lab.viz.model.timeline_model import History, read_history
 from minivllm.outputs import RequestOutput
 from minivllm.trace import Trace
+from minivllm.trace.groups import TableGroup, group_labels
 from minivllm.utils.math_utils import cdiv
 
 MAX_CHARACTERS = 3_000_000  # of all frames together; of a longer run, not every step is shown
@@ -134,7 +135,7 @@ class Packer:
         self._detailed = detailed  # if not, there is no room for what free blocks hold
         self._free: list[list[int]] = []
         self._index = {seq_id: index for index, seq_id in enumerate(owners)}
-        self._tables: dict[str, tuple[int, ...]] = {}
+        self._tables: dict[tuple[str, int], tuple[int, ...]] = {}  # by sequence and group
         self._queues: list[tuple[str, ...]] = [(), (), ()]
         self._cached: frozenset[int] = frozenset()
 
@@ -142,12 +143,13 @@ class Packer:
         rows = []
         for row in frame.rows:
             seq_id = row.owner.seq_id
-            same = self._tables.get(seq_id) == row.block_ids
+            same = self._tables.get((seq_id, row.group)) == row.block_ids
             rows.append([
                 self._index[seq_id], row.num_computed, row.num_scheduled, row.num_tokens,
                 row.num_new, 0 if same else row.block_ids, row.num_in_flight,
+                *([row.group, row.left] if row.group or row.left else []),
             ])  # fmt: skip
-        self._tables = {row.owner.seq_id: row.block_ids for row in frame.rows}
+        self._tables = {(row.owner.seq_id, row.group): row.block_ids for row in frame.rows}
         queues = [frame.running, frame.waiting, frame.swapped]
         changed = [
             0 if queue == before else [self._index[seq_id] for seq_id in queue]
@@ -155,7 +157,13 @@ class Packer:
         ]
         cached = [sorted(frame.cached - self._cached), sorted(self._cached - frame.cached)]
         free = [
-            [block.block_id, self._index[block.owner.seq_id], block.logical, block.place]
+            [
+                block.block_id,
+                self._index[block.owner.seq_id],
+                block.logical,
+                block.place,
+                *([block.group] if block.group else []),
+            ]
             for block in frame.free
             if self._detailed
         ]
@@ -189,7 +197,17 @@ def _constants(trace: Trace, owners: dict[str, Owner], decode: Decode) -> dict[s
         "dense": pool.num_drawn > MAX_NUMBERED,
         "owners": owners_to_json(owners),
         "tokens": tokens_to_json(tokens, decode) if pool.detailed else None,
+        **groups_to_json(trace.groups),
     }
+
+
+def groups_to_json(groups: Sequence[TableGroup]) -> dict[str, Any]:
+    """Names and block sizes of the KV cache groups; nothing of one alone."""
+    told = [
+        {"key": label.key, "name": label.name, "blockSize": group.block_size}
+        for group, label in zip(groups, group_labels(groups), strict=False)
+    ]
+    return {"groups": told} if told else {}
 
 
 def _drawn(trace: Trace) -> Pool:

@@ -44,7 +44,7 @@ function fitLegend() {
   $("shared-means").hidden = !frames.some(frame =>
     [...holders(frame).values()].some(entries => entries.length > 1));
   $("cached-means").hidden = !frames.some(frame => frame.cached.size);
-  fitFlights(frames);
+  fitMarks(frames);
 }
 
 function listen() {
