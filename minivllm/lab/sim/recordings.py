@@ -12,6 +12,7 @@ from typing import Any
 
 GOLDEN = sorted((Path(__file__).parent / "golden").glob("*.json.gz"))
 ASYNC_GOLDEN = sorted((Path(__file__).parent / "golden" / "async").glob("*.json.gz"))
+HYBRID_GOLDEN = sorted((Path(__file__).parent / "golden" / "hybrid").glob("*.json.gz"))
 LORA_GOLDEN = sorted((Path(__file__).parent / "golden" / "lora").glob("*.json.gz"))
 PIPELINE_GOLDEN = sorted((Path(__file__).parent / "golden" / "pipeline").glob("*.json.gz"))
 MULTIMODAL_GOLDEN = sorted((Path(__file__).parent / "golden" / "mm").glob("m*.json.gz"))

@@ -21,6 +21,12 @@ from minivllm.lab.sim.replay_encoder import (
     validate_encoder_config,
     validate_items,
 )
+from minivllm.lab.sim.replay_groups import (
+    cached_by_group,
+    make_manager,
+    tables_of,
+    validate_groups,
+)
 from minivllm.lab.sim.replay_kv import ScriptedConnector, check_kv_role, check_transfer
 from minivllm.lab.sim.replay_queue import CallRecorder
 from minivllm.lora.request import LoRARequest
@@ -33,7 +39,7 @@ from minivllm.scheduling.scheduler import Scheduler
 from minivllm.utils.validation import check, is_int
 
 # what a config has, and the least of each number
-_NUMBERS = {"block_size": 1, "num_gpu_blocks": 2, "max_num_batched_tokens": 1, "max_num_seqs": 1,
+_NUMBERS = {"num_gpu_blocks": 2, "max_num_batched_tokens": 1, "max_num_seqs": 1,
             "long_prefill_token_threshold": 0, "max_model_len": 2}  # fmt: skip
 _MOST = 10**6  # of all of them: a step and a block take time and memory here, too
 _LIMITS = ("max_num_batched_tokens", "max_num_seqs", "max_model_len",
@@ -105,9 +111,7 @@ def _prepare(
 ) -> tuple[Scheduler, list[Request], dict[str, Any] | None]:
     _validate(workload)
     config = workload["config"]
-    manager = kv_cache_manager_cls(
-        config["num_gpu_blocks"], config["block_size"], config["enable_prefix_caching"]
-    )
+    manager = make_manager(config, kv_cache_manager_cls, num_plans=_num_plans(config))
     speculative = config.get("speculative")
     overlapped = config.get("mode") in _OVERLAPPED
     scheduler = make_vllms_scheduler(
@@ -149,6 +153,7 @@ def _describe_steps(
             running=[seq.seq_id for seq in scheduler.running],
             waiting=[request.request_id for request in scheduler.waiting],
             free_blocks=manager.block_pool.num_free_blocks,
+            **cached_by_group(manager),
             **encoder.after_schedule(scheduler_output),
         )
         output = fake_execute(scheduler, scheduler_output)
@@ -192,7 +197,6 @@ def _describe_calls(
     entries = workload["requests"]
     aborts = {e["id"]: e["abort_step"] for e in entries if e.get("abort_step") is not None}
     config = workload["config"]
-    size = config.get("pp_size", 1) + (config["mode"] in _OVERLAPPED)
     connector = None
     if config["mode"] == "kv":
         connector = ScriptedConnector()
@@ -201,11 +205,16 @@ def _describe_calls(
         scheduler,
         requests,
         aborts,
-        size=size,
+        size=_num_plans(config),
         describe=describe,
         connector=connector,
         encoder=encoder,
     ).calls()
+
+
+def _num_plans(config: dict[str, Any]) -> int:
+    """Number of plans in flight at most: one for each stage, and one that is made ahead."""
+    return config.get("pp_size", 1) + (config.get("mode") in _OVERLAPPED)
 
 
 def _drafts(scheduler: Scheduler, step: Step, speculative: dict[str, Any]) -> dict[str, list[int]]:
@@ -230,8 +239,7 @@ def _scheduled(scheduler_output: SchedulerOutput, manager: KVCacheManager) -> li
             "kind": kind,
             "num_scheduled": num_new,
             "num_computed": computed,
-            "block_ids": manager.get_block_ids(seq_id),
-            "new_block_ids": scheduler_output.new_block_ids.get(seq_id, ([],))[0],
+            **tables_of(manager, seq_id, scheduler_output.new_block_ids.get(seq_id), kind),
         }
         if drafts := scheduler_output.scheduled_spec_decode_tokens.get(seq_id):
             entry["spec"] = drafts
@@ -262,9 +270,11 @@ def _validate(workload: dict[str, Any]) -> None:
         ok = isinstance(workload[key], kind)
         check(ok, f"the workload's {key!r}", workload[key], f"a {kind.__name__}")
     config = workload["config"]
-    for key in (*_NUMBERS, *_SWITCHES, "policy"):
+    has_groups = "groups" in config
+    numbers = _NUMBERS if has_groups else {"block_size": 1, **_NUMBERS}
+    for key in (*numbers, *_SWITCHES, "policy"):
         check(key in config, f"config[{key!r}]", None, "given")
-    for key, low in _NUMBERS.items():
+    for key, low in numbers.items():
         ok = is_int(config[key], low) and config[key] <= _MOST
         check(ok, f"config[{key!r}]", config[key], f"an integer from {low} to {_MOST}")
     for key in _SWITCHES:
@@ -276,6 +286,8 @@ def _validate(workload: dict[str, Any]) -> None:
     ok = runner_type in ("generate", "pooling")
     check(ok, "config['runner_type']", runner_type, "'generate' or 'pooling'")
     validate_encoder_config(config)
+    if has_groups:
+        validate_groups(config)
     mode = config.get("mode")
     check(mode in (None, *_MODES), "config['mode']", mode, f"one of {_MODES}, or absent")
     if mode in ("pp", "pp_async"):
