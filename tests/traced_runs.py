@@ -2,8 +2,10 @@
 
 import random
 from concurrent.futures import Future
+from math import lcm
 
 from minivllm.config import SchedulerConfig
+from minivllm.kv.kv_cache_spec import FullAttentionSpec, SlidingWindowSpec
 from minivllm.kv.manager import KVCacheManager
 from minivllm.lab.sim.loop import fake_execute, run_step, run_steps, runner_output
 from minivllm.lab.sim.make import make_request, make_scheduler, make_traced_scheduler
@@ -59,6 +61,41 @@ def chunked():
 
 def preempting():
     return traced_run([9, 7, 5, 6], [24] * 4, num_blocks=14)
+
+
+HEADS = {"num_kv_heads": 1, "head_size": 1, "bytes_per_number": 1}
+
+
+def windowed(
+    prompts, windows=(9, None), num_output=10, num_blocks=40, budget=8, block_sizes=(4, 4), **limits
+):
+    """Trace a model whose layers are groups, each with a window or (None) without.
+
+    Args:
+        prompts: token ids, or their number, by request.
+    """
+    specs = [
+        FullAttentionSpec(size, **HEADS)
+        if window is None
+        else SlidingWindowSpec(size, sliding_window=window, **HEADS)
+        for size, window in zip(block_sizes, windows, strict=True)
+    ]
+    caching = {"enable_prefix_caching": False} | limits
+    scheduler = make_traced_scheduler(
+        num_blocks=num_blocks,
+        block_size=lcm(*block_sizes),
+        max_num_batched_tokens=budget,
+        groups=specs,
+        max_model_len=256,
+        **caching,
+    )
+    requests = [
+        make_request(name, prompt, num_output, arrival_time=float(index))
+        for index, (name, prompt) in enumerate(prompts.items())
+    ]
+    for _ in run_steps(scheduler, requests):
+        scheduler.kv_manager.check_integrity()
+    return scheduler.trace
 
 
 def in_flight(size, lengths, max_tokens, num_blocks=20, budget=16, stops=None, clock=None):

@@ -78,7 +78,7 @@ class AttentionBackend(ABC):
 
         Here the blocks that the batch reads are widened first. A kernel may do it in registers.
         """
-        block_ids, narrowed = _blocks_of(metadata)
+        block_ids, narrowed = _blocks_of(metadata, kv_cache.key.shape[1], sliding_window)
         keys, values = kv_cache.widen(block_ids, query.dtype)
         scale *= kv_cache.k_scale  # one for all keys: scores are multiplied in place of keys
         return self.attend(query, keys, values, narrowed, scale, sliding_window)
@@ -155,7 +155,18 @@ def rows_by_length(metadata: AttentionMetadata) -> list[torch.Tensor]:
 
 
 @once_per_step
-def _blocks_of(metadata: AttentionMetadata) -> tuple[torch.Tensor, AttentionMetadata]:
-    """The blocks that a batch reads, int64 ``[n]``, and its metadata with their places there."""
-    block_ids, places = metadata.block_table.unique(return_inverse=True)
+def _blocks_of(
+    metadata: AttentionMetadata, block_size: int, sliding_window: int | None
+) -> tuple[torch.Tensor, AttentionMetadata]:
+    """The blocks that a batch reads, int64 ``[n]``, and its metadata with their places there.
+
+    In place of those before a window, of which a table may still have the ids, is the null block.
+    """
+    table = metadata.block_table
+    if sliding_window is not None:
+        first_rows = metadata.seq_lens - metadata.query_start_loc.diff()
+        first_blocks = (first_rows - sliding_window + 1).clamp(min=0) // block_size
+        columns = torch.arange(table.shape[1], device=table.device)
+        table = table.masked_fill(columns < first_blocks.unsqueeze(1), 0)
+    block_ids, places = table.unique(return_inverse=True)
     return block_ids.long(), replace(metadata, block_table=places.to(torch.int32))

@@ -4,8 +4,9 @@ All rows of those sequences see all of the shared prefix, so that needs no mask,
 of large matrices: every row's queries times the prefix's keys. The rest of its sequence each row
 reads as always. Both are softmaxes over a part of the keys; how much of the whole weight each part
 has is in the logarithm of its sum of exponentials (*lse*), so they can be put together exactly.
-(Hydragen, Juravsky et al. 2024; vLLM's switch for it: ``disable_cascade_attn``,
-vllm/config/model.py)
+A layer with a sliding window does without: what its rows see of a prefix differs from row to row.
+(Hydragen, Juravsky et al. 2024. vLLM had it, under this name; of that 0.32 has only the switch
+``disable_cascade_attn`` left, which changes nothing any more, and ``merge_attn_states``)
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ from minivllm.engine.lora_registry import LoRARegistry
 from minivllm.executor.abstract import Executor
 from minivllm.kv.encoder_only import EncoderOnlyKVCacheManager
 from minivllm.kv.kv_cache_config import KVCacheConfig, get_kv_cache_config
+from minivllm.kv.kv_cache_spec import table_groups
 from minivllm.kv.manager import KVCacheManager
 from minivllm.kv_transfer.base import KVConnectorRole
 from minivllm.kv_transfer.factory import make_connector
@@ -48,6 +49,7 @@ def make_scheduler(config: VllmConfig, kv_cache_config: KVCacheConfig) -> Schedu
             limits.max_num_batched_tokens,
             max_num_encoder_input_tokens=limits.max_num_encoder_input_tokens,
             encoder_cache_size=limits.encoder_cache_size,
+            groups=table_groups(group.kv_cache_spec for group in kv_cache_config.groups),
         )
     is_encoder = config.model_config.is_encoder_only
     usual = EncoderOnlyKVCacheManager if is_encoder else KVCacheManager

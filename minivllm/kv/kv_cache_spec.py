@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from minivllm.config.kv_cache_size import kv_bytes_per_token
+from minivllm.trace.groups import TableGroup
 from minivllm.utils.math_utils import cdiv
 
 DRAFT = "draft_model."  # before the names of a draft model's layers
@@ -219,3 +220,11 @@ def layer_places(
         places.append(LayerPlace(group, num_taken[group]))
         num_taken[group] += 1
     return places
+
+
+def table_groups(specs: Iterable[KVCacheSpec]) -> tuple[TableGroup, ...]:
+    """KV cache groups as a trace knows them; none if there is one alone that keeps all tokens."""
+    groups = tuple(
+        TableGroup(spec.block_size, getattr(spec, "sliding_window", None)) for spec in specs
+    )
+    return () if [group.kind for group in groups] == ["full"] else groups

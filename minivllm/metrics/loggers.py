@@ -14,6 +14,9 @@ from minivllm.metrics.spec_decode import SpecDecodingStats
 
 logger = init_logger(__name__)
 
+# beside a hit rate, where windows are told to keep nothing else (retention interval 0)
+WINDOWS_KEEP_ENDS = "windows keep only the ends of prompts"
+
 
 class LoggingStatLogger:
     """Logger of rates and gauges at intervals, from the counters in ``metrics``.

@@ -66,6 +66,7 @@ class DraftModelProposer:
         self.ngrams = ngram_proposer(config)
         self.model = model
         self.kv_cache = kv_cache
+        self.group = kv_cache.layer_groups[0]  # whose block ids lead to its layers, all of them
         self.block_size = block_size
         self.max_model_len = max_model_len
         self.num_positions = min(max_model_len, model.config.max_model_len)  # that it knows
@@ -163,7 +164,7 @@ class DraftModelProposer:
             stop = min(stop, self.num_positions)
             if start >= stop:
                 continue
-            block_ids = state.block_ids[0]  # its layers are behind those of the first group
+            block_ids = state.block_ids[self.group]
             model_input.add(state.token_ids[start:stop], start, (block_ids,), self.block_size)
             if num_drafts > 0:
                 decodes.seq_ids.append(seq_id)

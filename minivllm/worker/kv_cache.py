@@ -16,13 +16,14 @@ from minivllm.kv.kv_cache_spec import (
     FullAttentionSpec,
     KVCacheGroupSpec,
     KVCacheSpec,
+    SlidingWindowSpec,
     layer_places,
 )
 from minivllm.models.model_config import ModelConfig
 
 
 def kv_cache_specs(
-    config: ModelConfig, cache_config: CacheConfig, prefix: str = ""
+    config: ModelConfig, cache_config: CacheConfig, prefix: str = "", keeps_all: bool = False
 ) -> dict[str, KVCacheSpec]:
     """The KVCacheSpec of each layer, by its name in the whole model; none of an encoder's.
 
@@ -30,19 +31,26 @@ def kv_cache_specs(
         config: of the part of the model that a rank has.
         cache_config: size of a block, and form of the numbers in it.
         prefix: before each name.
+        keeps_all: layers with a sliding window keep all tokens, too.
     """
     if config.is_encoder_only:
         return {}
     dtype = config.kv_cache_dtype(cache_config.cache_dtype)
-    spec = FullAttentionSpec(
-        cache_config.block_size,
-        num_kv_heads=config.num_kv_heads,
-        head_size=config.head_dim,
-        bytes_per_number=dtype.itemsize,
-        bytes_per_scale=torch.float32.itemsize if dtype == torch.int8 else 0,
-    )
-    layers = range(config.start_layer, config.start_layer + config.num_layers)
-    return {f"{prefix}model.layers.{index}.self_attn": spec for index in layers}
+    sizes = {
+        "block_size": cache_config.block_size,
+        "num_kv_heads": config.num_kv_heads,
+        "head_size": config.head_dim,
+        "bytes_per_number": dtype.itemsize,
+        "bytes_per_scale": torch.float32.itemsize if dtype == torch.int8 else 0,
+    }
+    specs: dict[str, KVCacheSpec] = {}
+    for index, window in enumerate(config.sliding_windows, start=config.start_layer):
+        name = f"{prefix}model.layers.{index}.self_attn"
+        if window is None or keeps_all:
+            specs[name] = FullAttentionSpec(**sizes)
+        else:
+            specs[name] = SlidingWindowSpec(**sizes, sliding_window=window)
+    return specs
 
 
 def make_kv_cache(

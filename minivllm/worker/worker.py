@@ -183,9 +183,9 @@ class Worker:
     def get_kv_cache_spec(self) -> dict[str, KVCacheSpec]:
         """The KVCacheSpec of each layer that this rank has, by name; a draft model's come last."""
         cache = self.config.cache_config
-        specs = kv_cache_specs(self.model_config, cache)
+        specs = kv_cache_specs(self.model_config, cache, keeps_all=True)
         if self.draft_config is not None:
-            specs |= kv_cache_specs(self.draft_config, cache, prefix=DRAFT)
+            specs |= kv_cache_specs(self.draft_config, cache, prefix=DRAFT, keeps_all=True)
         return specs
 
     def determine_available_memory(self) -> int:

@@ -9,15 +9,18 @@ import time
 from collections import Counter
 from collections.abc import Callable
 
+from minivllm.kv.groups.manager import HybridKVCacheManager
+from minivllm.kv.groups.options import scheduler_block_size
 from minivllm.kv.manager import KVCacheManager
 from minivllm.lab.sim.make import make_request, make_vllms_scheduler
+from minivllm.lab.sim.replay_groups import read_groups
 from minivllm.request import Request
 from minivllm.scheduling.policies import make_policy
 from minivllm.scheduling.scheduler import Scheduler
 from minivllm.trace import Trace
 from minivllm.trace.records import Finished, RequestAdded, Sampled, StepStarted
 from minivllm.xray.fields import needed
-from minivllm.xray.format import XRay
+from minivllm.xray.format import XRay, groups_of
 
 # settings of vLLM that our scheduler does not have, and their values without effect
 _NOT_OURS = {"watermark_blocks": 0, "scheduler_reserve_full_isl": True,
@@ -103,6 +106,8 @@ def requests_of(xray: XRay, joins: bool = True) -> dict[str, Request]:
     policy = make_policy(xray.header["settings"].get("policy", "fcfs"))
     most = needed(xray.header, "max_model_len")
     num_slots = (xray.header["num_blocks"] - 1) * xray.header["block_size"]
+    if groups_of(xray.header):
+        num_slots = most  # windows forget: a longer one may fit
     found = {}
     arrivals = arrivals_of(xray)
     seen = 0.0  # the last time that the scheduler looked for new ones, and this one had not come
@@ -149,14 +154,29 @@ def make_scheduler(xray: XRay, clock: Callable[[], float] = time.perf_counter) -
     for name in ("max_num_seqs", "max_model_len"):
         needed(header, name)
     num_blocks, block_size = header["num_blocks"], header["block_size"]
-    trace = Trace(num_blocks, block_size, settings["max_num_batched_tokens"], clock=clock)
+    budget = settings["max_num_batched_tokens"]
+    groups = groups_of(header)
+    trace = Trace(num_blocks, block_size, budget, clock=clock, groups=groups)
     caching = settings.get("enable_prefix_caching", True)
+    manager = KVCacheManager(num_blocks, block_size, caching, trace=trace)
+    if groups:
+        specs = read_groups(header)
+        manager = HybridKVCacheManager(
+            num_blocks,
+            scheduler_block_size(specs),
+            caching,
+            trace=trace,
+            specs=specs,
+            max_model_len=needed(header, "max_model_len"),
+            max_in_flight_tokens=budget * (1 + is_async(xray)),
+            retention_interval=settings.get("prefix_cache_retention_interval", 0),
+        )
     speculative = None
     if num_drafts := settings.get("num_speculative_tokens", 0):
         method = settings.get("speculative_method", "ngram")
         speculative = {"num_speculative_tokens": num_drafts, "method": method}
     return make_vllms_scheduler(
-        KVCacheManager(num_blocks, block_size, caching, trace=trace),
+        manager,
         trace,
         speculative=speculative,
         async_scheduling=is_async(xray),

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
+from minivllm.metrics.loggers import WINDOWS_KEEP_ENDS
 from minivllm.trace.records import Preempted, Sampled
 from minivllm.xray.fields import needed
-from minivllm.xray.format import XRay
+from minivllm.xray.format import XRay, groups_of
 from minivllm.xray.replay_settings import arrivals_of, num_impossible_arrivals
 from minivllm.xray.stalls import Stall
 from minivllm.xray.waits import Walk
@@ -119,6 +120,8 @@ class Report:
             f"prefix cache: {hits} of {asked} prompt tokens found" + (
                 f" ({hits / asked:.0%})" if asked else ""
             ),
+            *([f"  ({WINDOWS_KEEP_ENDS}: prefix_cache_retention_interval=0)"]
+              if keeps_prompt_ends(header) else []),
             f"preemptions: {found['preemptions']}; {found['tokens dropped']} tokens dropped, "
             f"{found['tokens computed again']} of them computed again",
         ]  # fmt: skip
@@ -175,6 +178,14 @@ def report(xray: XRay, longest: int = 5) -> Report:
     walk = Walk(xray.trace, needed(xray.header, "max_num_seqs"), chunks, settings=settings)
     walk.arrivals |= arrivals_of(xray)
     return Report(xray, walk, longest)
+
+
+def keeps_prompt_ends(header: Mapping[str, Any]) -> bool:
+    """True of a run whose windows keep no more for others, so that they seldom find it."""
+    settings = header["settings"]
+    windows = any(group.sliding_window for group in groups_of(dict(header)))
+    caches = settings.get("enable_prefix_caching", True)
+    return windows and caches and settings.get("prefix_cache_retention_interval", 0) == 0
 
 
 def sparkline(values: list[int], most: int | None = None) -> str:

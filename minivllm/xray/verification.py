@@ -9,12 +9,14 @@ from dataclasses import dataclass, fields
 from minivllm.lab.viz.figures.block_grid import block_grid
 from minivllm.logger import silenced
 from minivllm.trace import Trace
+from minivllm.trace.groups import group_labels
 from minivllm.trace.records import (
     BlockForgotten,
     BlocksAllocated,
     BlocksCached,
     BlocksFreed,
     BlocksShared,
+    BlocksSkipped,
     Finished,
     Preempted,
     Record,
@@ -29,8 +31,8 @@ from minivllm.xray.replay import check_records
 from minivllm.xray.replay_settings import check_whole
 from minivllm.xray.rerun import Rerun
 
-_COMPARED = (Preempted, Scheduled, BlocksShared, BlocksAllocated, BlocksCached, BlockForgotten,
-             BlocksFreed, Verified, Sampled, Finished)  # fmt: skip
+_COMPARED = (Preempted, Scheduled, BlocksShared, BlocksSkipped, BlocksAllocated, BlocksCached,
+             BlockForgotten, BlocksFreed, Verified, Sampled, Finished)  # fmt: skip
 _NOT_COMPARED = {"step", "block_hashes", "reason"}  # hash functions and words differ
 
 
@@ -122,8 +124,16 @@ def _by_kind(records: Iterable[Record]) -> dict[str, list[tuple]]:
 
 
 def _described(name: str, state: State) -> str:
-    tables = "; ".join(f"{s}: {state.sequences[s].block_ids}" for s in state.running) or "none"
+    tables = "; ".join(f"{s}: {_tables_of(state, s)}" for s in state.running) or "none"
     return (
         f"  {name} after the step: running {state.running}, waiting {state.waiting}, "
         f"{state.num_free_blocks} free blocks, tables {tables}"
     )
+
+
+def _tables_of(state: State, seq_id: str) -> str:
+    """Block ids of a sequence; of several KV cache groups, each with its name."""
+    tables = state.sequences[seq_id].tables
+    if not (labels := group_labels(state.groups)):
+        return str(tables[0])
+    return ", ".join(f"{a.name} {table}" for a, table in zip(labels, tables, strict=False))

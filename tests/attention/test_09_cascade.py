@@ -97,9 +97,10 @@ def test_little_is_not_worth_it(monkeypatch):
     assert find_cascade(share(make_batch([(1, 9), (2, 10)]), [0, 1], 2).metadata, 4) is not None
 
 
-def test_with_a_window_each_reads_for_itself():
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_with_a_window_each_reads_for_itself(backend):
     batch = make_batch([(1, 30), (1, 30)], window=5)
-    share(batch, [0, 1], 6).check(PagedTorch())
+    share(batch, [0, 1], 6).check(backend())
 
 
 def test_the_oracle_holds():

@@ -14,7 +14,8 @@ from minivllm.cpu.attention.inputs import plan_attention, plan_ragged
 
 ASKED = {
     "rows_by_length": (rows_by_length, ()),
-    "blocks": (_blocks_of, ()),
+    "blocks": (_blocks_of, (4, None)),
+    "blocks of a window": (_blocks_of, (4, 3)),
     "cascade": (find_cascade, (4,)),
     "tiles": (tile_batches, (4, None)),
     "windowed tiles": (tile_batches, (4, 3)),

@@ -123,6 +123,25 @@ def test_a_policy_that_knows_priorities_gets_some():
     assert set(by_end) == {0, 1, 2}
 
 
+def test_a_window_makes_room_and_its_retention_decides_what_is_found():
+    chats = {"num_requests": 8, "shared_prefix": 400, "min_prompt": 20, "max_prompt": 60}
+    kept = {"sliding_window": 64, "prefix_cache_retention_interval": 16}
+    reply = run(chats, {"A": {"sliding_window": 64}, "B": kept})
+    frames = reply["runs"]["A"]["run"]["frames"]
+    assert [g["name"] for g in reply["runs"]["A"]["run"]["groups"]] == ["window 64", "full"]
+    assert any(0 in row[5] for frame in frames for row in frame["rows"] if row[5])
+    names = [title for title, *_ in reply["runs"]["A"]["numbers"]]
+    (hits,) = (name for name in names if name.startswith("cache hits"))
+    assert hits == "cache hits (windows keep only the ends of prompts)"
+    assert 0 < numbers(reply, "A")[hits] < numbers(reply, "B")[hits]
+    # the same memory has twice the blocks, if each is of half the layers
+    crowd = {"num_requests": 12, "arrivals": "together", "min_prompt": 300, "max_prompt": 300}
+    plain = {"num_blocks": 100, "enable_prefix_caching": False, "max_num_seqs": 12}
+    half = plain | {"num_blocks": 199, "sliding_window": 64}
+    reply = run(crowd, {"A": plain, "B": half})
+    assert numbers(reply, "B")["total time"] < 0.9 * numbers(reply, "A")["total time"]
+
+
 # -- bad input is a sentence -----------------------------------------------------------------------
 
 
@@ -136,6 +155,19 @@ def test_a_policy_that_knows_priorities_gets_some():
         ({"speed": 1}, {}, "the workload has no argument 'speed'"),
         ({}, {"num_blocks": 1}, "engine A's num_blocks must be a whole number from 2 to"),
         ({}, {"num_blocks": True}, "num_blocks must be a whole number from 2 to 1,000, got True."),
+        ({}, {"sliding_window": -1}, "engine A's sliding_window must be a whole number from 0 to"),
+        ({}, {"sliding_window": 64.0}, "engine A's sliding_window must be a whole number from 0"),
+        (
+            {},
+            {"prefix_cache_retention_interval": 16},
+            "engine A's prefix_cache_retention_interval must be 0 without a sliding window: then "
+            "every full block is kept, got 16.",
+        ),
+        (
+            {},
+            {"sliding_window": 64, "prefix_cache_retention_interval": 24},
+            "engine A's prefix_cache_retention_interval must be a multiple of block_size=16, got",
+        ),
         ({}, {"policy": "best"}, "policy must be fcfs or priority or"),
         ({}, {"enable_prefix_caching": 1}, "enable_prefix_caching must be true or false, got 1."),
         ({}, {"policy": "yours"}, "source must be the code of your policy, got None."),

@@ -18,6 +18,7 @@ from minivllm.lab.viz.figures.timeline import compare, timeline
 from minivllm.lab.viz.model.timeline_model import read_history
 from minivllm.lab.viz.model.times import step_milliseconds
 from minivllm.lab.viz.page.page import run_to_json
+from minivllm.metrics.loggers import WINDOWS_KEEP_ENDS
 from minivllm.request import Request
 from minivllm.scheduling.livelock import LivelockError
 from minivllm.scheduling.policies import SchedulingPolicy, make_policy
@@ -60,11 +61,14 @@ def run(
     else:
         figure = compare(traces, clock=axis)
     edges = _columns(traces, axis)
+    hits = "cache hits"
+    if any(keeps_prompt_ends(each) for each in settings.values()):
+        hits += f" ({WINDOWS_KEEP_ENDS})"
     return {
         "svg": figure.svg,
         "alt": figure.alt,
         "printed": printed.getvalue(),
-        "runs": {name: _told(*each, edges[name]) for name, each in served.items()},
+        "runs": {name: _told(*each, edges[name], hits) for name, each in served.items()},
     }
 
 
@@ -116,11 +120,17 @@ def _serve(
         raise InReadersCode(text, None) from error
 
 
-def _told(requests: list[Request], trace: Trace, edges: list[float]) -> dict[str, Any]:
-    """All that the page shows of one run, but for its timeline."""
+def keeps_prompt_ends(engine: EngineSettings) -> bool:
+    """True if a window's blocks can be found only before the ends of prompts."""
+    caches = engine.sliding_window and engine.enable_prefix_caching
+    return bool(caches) and engine.prefix_cache_retention_interval == 0
+
+
+def _told(requests: list[Request], trace: Trace, edges: list[float], hits: str) -> dict[str, Any]:
+    """All that the page shows of one run, but for its timeline; ``hits`` names the cache hits."""
     latencies = read_latencies(trace, "seconds")
     return {
-        "numbers": _numbers(latencies, trace),
+        "numbers": _numbers(latencies, trace, hits),
         "requests": _rows(latencies, trace, {r.request_id: r.priority for r in requests}),
         "run": run_to_json(trace),
         "columns": edges,
@@ -143,7 +153,7 @@ def _columns(traces: dict[str, Trace], axis: str) -> dict[str, list[float]]:
     }
 
 
-def _numbers(latencies: Latencies, trace: Trace) -> list[list[Any]]:
+def _numbers(latencies: Latencies, trace: Trace, hits_name: str) -> list[list[Any]]:
     """Name, value and unit of each number; of the latencies, the middle and the worst."""
     found = {name: percentiles(values, (50, 100)) for name, values in latencies.values.items()}
     spans = latencies.spans
@@ -159,7 +169,7 @@ def _numbers(latencies: Latencies, trace: Trace) -> list[list[Any]]:
         ["steps", trace.num_steps, ""],
         ["preemptions", history.counts["preempted"], ""],
         ["tokens computed", history.num_computed, ""],
-        ["cache hits", f"{hits} of {asked}", "tokens"],
+        [hits_name, f"{hits} of {asked}", "tokens"],
         ["blocks at the peak", f"{history.peak_blocks} of {history.num_usable_blocks}", ""],
     ]
 

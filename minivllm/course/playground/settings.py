@@ -32,6 +32,8 @@ RANGES = {
     "block_size": (1, 128),
     "max_num_batched_tokens": (1, 16384),
     "max_num_seqs": (1, 256),
+    "sliding_window": (0, 4000),
+    "prefix_cache_retention_interval": (0, 4000),
 }
 CHOICES = {
     "arrivals": ARRIVALS,
@@ -102,7 +104,11 @@ class Workload:
 
 @dataclass(frozen=True)
 class EngineSettings:
-    """Settings of a scheduler and a block manager, named and meant as those of ``LLM``."""
+    """Settings of a scheduler and a block manager, named and meant as those of ``LLM``.
+
+    With a ``sliding_window``, half of the model's layers see only that many tokens: they are a KV
+    cache group of their own, and a block has the K and V of half the layers. 0: there is none.
+    """
 
     num_blocks: int = 120
     block_size: int = 16
@@ -112,6 +118,17 @@ class EngineSettings:
     enable_chunked_prefill: bool = True
     enable_prefix_caching: bool = True
     preemption_mode: str = "recompute"
+    sliding_window: int = 0
+    prefix_cache_retention_interval: int = 0
+
+    def check_retention(self, what: str) -> None:
+        """Raise ``ValueError`` for an interval that has no effect, or at which no hit can end."""
+        name = f"{what}'s prefix_cache_retention_interval"
+        interval = self.prefix_cache_retention_interval
+        ok = not interval or self.sliding_window
+        check(ok, name, interval, "0 without a sliding window: then every full block is kept")
+        ok = interval % self.block_size == 0
+        check(ok, name, interval, f"a multiple of block_size={self.block_size}")
 
 
 def read(cls: type[T], given: Any, what: str) -> T:
@@ -132,4 +149,7 @@ def read(cls: type[T], given: Any, what: str) -> T:
             low, high = RANGES[name]
             ok = is_int(value, low) and value <= high
             check(ok, said, value, f"a whole number from {low} to {high:,}")
-    return cls(**given)
+    settings = cls(**given)
+    if isinstance(settings, EngineSettings):
+        settings.check_retention(what)
+    return settings

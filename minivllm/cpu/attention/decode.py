@@ -88,9 +88,11 @@ def _paged_decode(sums, most, total, queries, inputs, block_table, end, num_rows
     _, _, _, _, key_cache, value_cache, scale, window, key_scales, value_scales = inputs
     num_padded, head_dim = queries.shape
     block_size = key_cache.shape[1]
-    first = max(0, end - num_rows + 1 - window) // block_size  # the first block that a row sees
+    begin = max(0, end - num_rows + 1 - window)  # the first key that a row sees, and its block
+    first = begin // block_size
     blocks = block_table[first : (end - 1) // block_size + 1]
-    end -= first * block_size  # from here on positions are counted from that block's beginning
+    begin -= first * block_size  # from here on positions are counted from that block's beginning
+    end -= first * block_size
     num_keys = len(blocks) * block_size
     length = -(-num_keys // LANES) * LANES
     weights = aligned(num_padded, length, np.float32)
@@ -123,9 +125,10 @@ def _paged_decode(sums, most, total, queries, inputs, block_table, end, num_rows
     # 3. The sum of the values, each with its weight.
     whole = head_dim // LANES * LANES
     for b in range(len(blocks)):
-        at = b * block_size
-        size = min(end - at, block_size)  # slots behind it may hold anything
-        values = value_cache[blocks[b], :, kv_head]
+        at = max(begin, b * block_size)
+        slot = at - b * block_size
+        size = min(end - at, block_size - slot)  # slots before and behind may hold anything
+        values = value_cache[blocks[b], slot:, kv_head]
         later = min(b + AHEAD, len(blocks) - 1)
         prefetch(value_cache[blocks[later], :, kv_head], block_size, head_dim)
         for q in range(0, num_padded, ROWS):

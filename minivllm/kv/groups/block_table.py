@@ -1,6 +1,6 @@
 """Block tables of a sequence in several KV cache groups; a window leaves null blocks behind.
 
-(vLLM: MultiGroupBlockTable in vllm/v1/worker/block_table.py, on the runner's side)
+(vLLM: vllm/v1/worker/gpu/block_table.py, BlockTables, on the side of the runner)
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class GroupBlockTable(BlockTable):
         return child
 
 
-class MultiGroupBlockTable:
+class BlockTables:
     """The block tables of one sequence, one for each KV cache group.
 
     Args:
@@ -70,6 +70,6 @@ class MultiGroupBlockTable:
         """Block ids of each group's table; 0 is the null block."""
         return [table.block_ids for table in self.tables]
 
-    def fork(self, pool: BlockPool) -> MultiGroupBlockTable:
+    def fork(self, pool: BlockPool) -> BlockTables:
         """Make tables that share all blocks of all groups."""
-        return MultiGroupBlockTable([table.fork(pool) for table in self.tables], self.junction)
+        return BlockTables([table.fork(pool) for table in self.tables], self.junction)

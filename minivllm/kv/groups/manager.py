@@ -15,7 +15,7 @@ from typing import Any
 
 from minivllm.kv.block import KVCacheBlock
 from minivllm.kv.block_table import BlockIds, KVCacheBlockCopy
-from minivllm.kv.groups.block_table import GroupBlockTable, MultiGroupBlockTable
+from minivllm.kv.groups.block_table import BlockTables, GroupBlockTable
 from minivllm.kv.groups.coordinator import GroupCacheHit, KVCacheCoordinator
 from minivllm.kv.groups.prefix_cache import GroupPrefixCache
 from minivllm.kv.groups.single_type import (
@@ -54,7 +54,7 @@ class HybridKVCacheManager(KVCacheManager):
     full_attention_cls = FullAttentionManager
     sliding_window_cls = SlidingWindowManager
 
-    block_tables: dict[str, MultiGroupBlockTable]  # type: ignore[assignment]
+    block_tables: dict[str, BlockTables]  # type: ignore[assignment]
     prefix_cache: GroupPrefixCache | None
 
     def __init__(
@@ -105,7 +105,7 @@ class HybridKVCacheManager(KVCacheManager):
         return n * self._num_blocks(num_tokens)
 
     def _num_blocks(self, num_tokens: int) -> int:
-        """Number of blocks that a sequence of so many tokens holds at most, over all groups."""
+        """Number of blocks that a sequence of this length holds at most, over all groups."""
         return sum(min(cdiv(num_tokens, m.block_size), m.max_blocks) for m in self.managers)
 
     # -- hits and admission ----------------------------------------------------------------------
@@ -128,7 +128,7 @@ class HybridKVCacheManager(KVCacheManager):
         return self._num_blocks_to_allocate(hit, [seq.num_tokens] * len(self.managers), capped=True)
 
     def _num_blocks_to_allocate(self, hit: CacheHit, num_slots: list[int], capped: bool) -> int:
-        """Number of free blocks that a new sequence takes to have so many slots in each group."""
+        """Number of free blocks that a new sequence takes to have these slots in each group."""
         assert isinstance(hit, GroupCacheHit), "it is of this manager"
         num_blocks = 0
         for manager, found, slots in zip(self.managers, hit.tables, num_slots, strict=True):
@@ -183,7 +183,7 @@ class HybridKVCacheManager(KVCacheManager):
             table.blocks += found[table.num_skipped :]
             table.num_cached_blocks = len(table.blocks)
             tables.append(table)
-        self.block_tables[seq.seq_id] = MultiGroupBlockTable(tables, hit.junction)
+        self.block_tables[seq.seq_id] = BlockTables(tables, hit.junction)
         for group, table in enumerate(tables):
             self.block_pool.touch(table.held_blocks)
             if self.trace is not None and table.blocks:
@@ -230,7 +230,7 @@ class HybridKVCacheManager(KVCacheManager):
         return new_ids
 
     def _skip_blocks(self, seq: Sequence, num_processed_tokens: int) -> None:
-        """Free the blocks that queries behind so many tokens read no more."""
+        """Free the blocks that queries behind these tokens read no more."""
         tables = self.block_tables[seq.seq_id].tables
         for group, (manager, table) in enumerate(zip(self.managers, tables, strict=True)):
             num_skipped = manager.num_skipped_blocks(num_processed_tokens)

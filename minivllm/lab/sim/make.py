@@ -6,10 +6,13 @@ The simulator, dry runs, replays, the playground and X-ray's what-if all make th
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 from minivllm.config import SchedulerConfig
+from minivllm.kv.groups.manager import HybridKVCacheManager
+from minivllm.kv.kv_cache_spec import KVCacheSpec, table_groups
 from minivllm.kv.manager import KVCacheManager
 from minivllm.lab.sim.drafting import PaddingScheduler, speculative_limits
 from minivllm.lab.sim.workloads import SimRequest
@@ -150,7 +153,9 @@ def make_traced_scheduler(
     max_num_batched_tokens: int,
     enable_prefix_caching: bool,
     num_host_blocks: int = 0,
-    kv_cache_manager_cls: type[KVCacheManager] = KVCacheManager,
+    kv_cache_manager_cls: Callable[..., KVCacheManager] = KVCacheManager,
+    groups: Sequence[KVCacheSpec] = (),
+    prefix_cache_retention_interval: int | None = 0,
     clock: Callable[[], float] = time.perf_counter,
     **limits: Any,
 ) -> Scheduler:
@@ -160,6 +165,9 @@ def make_traced_scheduler(
         num_blocks: the pool's size, the null block included.
         num_host_blocks: the same in host memory, for swapping.
         kv_cache_manager_cls: a ``KVCacheManager`` of your own.
+        groups: of KV caches, of a model whose layers do not all keep all tokens. Then the limits
+            need a ``max_model_len``.
+        prefix_cache_retention_interval: what sliding windows among them keep for others.
         clock: of the trace.
         block_size, max_num_batched_tokens, enable_prefix_caching, limits: as for ``LLM``.
 
@@ -168,7 +176,22 @@ def make_traced_scheduler(
     """
     sizes = ("max_num_encoder_input_tokens", "encoder_cache_size")
     of_items = {name: limits[name] for name in sizes if name in limits}
-    trace = Trace(num_blocks, block_size, max_num_batched_tokens, clock=clock, **of_items)
+    trace = Trace(
+        num_blocks,
+        block_size,
+        max_num_batched_tokens,
+        clock=clock,
+        groups=table_groups(groups),
+        **of_items,
+    )
+    if groups:
+        kv_cache_manager_cls = partial(
+            HybridKVCacheManager,
+            specs=groups,
+            max_model_len=limits["max_model_len"],
+            max_in_flight_tokens=max_num_batched_tokens,
+            retention_interval=prefix_cache_retention_interval,
+        )
     manager = kv_cache_manager_cls(
         num_blocks, block_size, enable_prefix_caching, num_host_blocks, trace
     )

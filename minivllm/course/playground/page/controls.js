@@ -8,6 +8,7 @@ const ENGINE = {
   num_blocks: "blocks", block_size: "block size", max_num_batched_tokens: "token budget",
   max_num_seqs: "max_num_seqs", policy: "policy", enable_chunked_prefill: "chunked prefill",
   enable_prefix_caching: "prefix caching", preemption_mode: "preempt by",
+  sliding_window: "sliding window", prefix_cache_retention_interval: "retention",
 };
 const HINTS = {
   num_blocks: "num_blocks: blocks in the pool, the null block included",
@@ -18,6 +19,10 @@ const HINTS = {
   enable_chunked_prefill: "enable_chunked_prefill: may a prompt be split over steps?",
   enable_prefix_caching: "enable_prefix_caching: are blocks of equal prefixes reused?",
   preemption_mode: "preemption_mode: recompute a victim's tokens, or swap its blocks to the host",
+  sliding_window: "tokens that half of the layers see, a KV cache group of their own; then a block has half " +
+    "as many bytes; 0: all layers see all",
+  prefix_cache_retention_interval: "prefix_cache_retention_interval: a window's blocks are kept for others once in " +
+    "so many tokens, a multiple of the block size (that itself: all of them); 0: only before the ends of prompts",
   num_requests: "number of requests", arrivals: "how requests arrive",
   gap: "milliseconds between two arrivals, or their mean",
   min_prompt: "shortest prompt, in tokens", max_prompt: "longest prompt, in tokens",
@@ -93,6 +98,21 @@ export class Controls {
     const same = (a, b) => a === b || (a instanceof Object && b instanceof Object &&
       Object.keys({ ...a, ...b }).every(key => same(a[key], b[key])));
     return this.begin.presets.find(p => same(p.workload, workload) && same(p.engines, engines));
+  }
+
+  /** Say what is wrong beside the control that an error names: "engine B's num_blocks must be ...". */
+  mark(error) {
+    document.querySelectorAll("#settings .wrong").forEach(said => said.remove());
+    document.querySelectorAll("#settings [aria-invalid]").forEach(input => input.removeAttribute("aria-invalid"));
+    const [, name, key] = /^(?:engine ([AB])(?:'s|:) )?(\w+) must/i.exec(error) ?? [];
+    const where = name ? `[data-engine=${name.toUpperCase()}]` : "#workload";
+    const input = key && document.querySelector(`${where} [data-key="${key}"]`);
+    if (!input) return;
+    input.setAttribute("aria-invalid", "true");
+    const row = input.closest("tr, .row"), id = "what-is-wrong";
+    const text = `<small class="wrong" id="${id}">${escape(error)}</small>`;
+    row.insertAdjacentHTML("afterend", name ? `<tr class="wrong"><td colspan="3">${text}</td></tr>` : text);
+    input.setAttribute("aria-describedby", id);
   }
 
   showPreset(preset) {

@@ -69,6 +69,7 @@ async function askOne({ workload, engines, axis, code }) {
   if (inCode) editor.fail(reply.error, reply.line);
   const where = inCode && reply.line ? `Your policy, line ${reply.line}: ` : "";
   tell(note + (reply.error ? where + reply.error : ""));
+  controls.mark(reply.error ?? "");
   note = "";
   $("results").classList.toggle("stale", "error" in reply);
   if (!reply.error) showResults(reply);

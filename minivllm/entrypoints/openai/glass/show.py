@@ -11,6 +11,7 @@ from typing import cast
 
 from minivllm.engine.async_llm import AsyncLLM
 from minivllm.entrypoints.openai.glass.transcripts import Transcripts
+from minivllm.kv.kv_cache_spec import table_groups
 from minivllm.lab.viz.model.live import LiveRun
 from minivllm.lab.viz.page.live import picture
 from minivllm.logger import init_logger
@@ -58,7 +59,7 @@ class GlassShow:
         tokenizer = self.engine.tokenizer
         decode = None if tokenizer is None else lru_cache(None)(lambda i: tokenizer.decode([i]))
         limits = config.scheduler_config
-        groups = table_groups(self.engine.kv_cache_config.groups)
+        groups = self.engine.kv_cache_config.groups
         self._run = LiveRun(
             num_blocks=self.engine.kv_cache_config.num_blocks,
             block_size=config.cache_config.block_size,
@@ -66,7 +67,7 @@ class GlassShow:
             decode=decode,
             called=lambda seq_id: seq_id.removeprefix("chatcmpl-").removeprefix("cmpl-"),
             encoder_limits=(limits.max_num_encoder_input_tokens, limits.encoder_cache_size),
-            groups=groups if state is None else state.groups,
+            groups=table_groups(group.kv_cache_spec for group in groups),
         )
         if state is not None:
             self._run.begin(state)

@@ -205,15 +205,20 @@ def _draw_group(drawing: Drawing, pool: Pool, block: HeldBlock, box: Box) -> Non
         drawing.text(x, box[1] + 15, key, font_style="italic")
 
 
-def groups_legend(snapshot: Snapshot) -> list[tuple[Swatch, str]]:
-    """Legend of the keys of KV cache groups, if there are several: those of a kind together."""
+def group_keys(snapshot: Snapshot) -> dict[str, list[str]]:
+    """Keys of the KV cache groups by their kind, where there are several groups."""
     keys: dict[str, list[str]] = {}
     for group, label in zip(snapshot.groups, snapshot.labels, strict=False):
         keys.setdefault(group.kind, []).append(label.key)
+    return keys
+
+
+def groups_legend(snapshot: Snapshot) -> list[tuple[Swatch, str]]:
+    """Legend of the keys of KV cache groups, if there are several: those of a kind together."""
     entries = []
-    for kind, names in keys.items():
-        key = names[0] if len(names) == 1 else f"{names[0]}-{names[-1][1:]}"
-        what = "of group" if len(names) == 1 else f"of {len(names)} groups"
+    for kind, keys in group_keys(snapshot).items():
+        key = keys[0] if len(keys) == 1 else f"{keys[0]}-{keys[-1][1:]}"
+        what = "of group" if len(keys) == 1 else f"of {len(keys)} groups"
         entries.append((_key_swatch(key), f"block {what} “{kind}”"))
     return entries
 

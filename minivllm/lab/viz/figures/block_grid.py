@@ -10,6 +10,7 @@ from minivllm.lab.viz.blocks.pool import (
     Pool,
     draw_map,
     draw_tile,
+    group_keys,
     groups_legend,
     map_legend,
     tile_size,
@@ -167,8 +168,9 @@ def _text(pool: Pool) -> str:
         legend += "  ×N shared by N sequences"
     if pool.snapshot.skipped:
         legend += "  ↩ given back by a window in this step"
-    for label in pool.snapshot.labels:
-        legend += f"  {label.key} {label.name}"
+    if keys := group_keys(pool.snapshot):
+        told = [f"{', '.join(names)} {kind}" for kind, names in keys.items()]
+        legend += f"\ngroups: {'; '.join(told)}"
     lines += [pool.footnote] if pool.footnote else []
     return "\n".join([*lines, "", legend])
 

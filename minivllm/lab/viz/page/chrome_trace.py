@@ -41,11 +41,12 @@ def save_chrome_trace(trace: Trace, path: str | Path, clock: str = "seconds") ->
     """Write a run for Perfetto: open https://ui.perfetto.dev and drop the file there.
 
     A track per sequence with its waits and chunks, counters for free blocks (and for those of each
-    KV cache group, if there are several), budget and queues, and an arrow from each preemption to the return. By seconds also a process for each device that
-    reports its work (of ranks, and with asynchronous scheduling), with its plans and operations,
-    and an arrow from each send to where it is received. Then a step of the engine has parts:
-    schedule, wait, update; and what is between two steps makes text. Steps as a clock have a track
-    of plans if these end in later steps than their own.
+    KV cache group, if there are several), budget and queues, and an arrow from each preemption to
+    the return. By seconds also a process for each device that reports its work (of ranks, and with
+    asynchronous scheduling), with its plans and operations, and an arrow from each send to where it
+    is received. Then a step of the engine has parts: schedule, wait, update; and what is between
+    two steps makes text. Steps as a clock have a track of plans if these end in later steps than
+    their own.
 
     Args:
         trace: of the run, such as ``llm.trace``.
