@@ -63,6 +63,7 @@ class SchedulerConfig:
     max_num_encoder_input_tokens: int = 0
     encoder_cache_size: int = 0
     disable_chunked_mm_input: bool = False  # True: no chunk ends within an item that it begins
+    disable_hybrid_kv_cache_manager: bool = False  # True: layers with a window keep all tokens
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,9 @@ class CacheConfig:
     num_gpu_blocks_override: int | None = None  # its blocks, the null block included
     swap_space_bytes: int = 0  # host memory for requests that are swapped out
     enable_prefix_caching: bool = True  # reuse full blocks of equal prefixes
+    # what layers with a sliding window keep for others to find; see kv/groups/single_type.py
+    prefix_cache_retention_interval: int | None = 0
+    prefix_match_unit: int | None = None  # tokens that are hashed at once; None: a block's
     cache_dtype: str = "auto"  # a name of KV_CACHE_DTYPES
     kv_cache_manager_cls: Any = None  # a subclass of KVCacheManager of your own
 
@@ -150,3 +154,8 @@ class VllmConfig:
         """Number of plans in flight at most: one for each stage, and one that is being made."""
         stages = self.parallel_config.pipeline_parallel_size
         return stages + self.scheduler_config.async_scheduling
+
+    @property
+    def max_in_flight_tokens(self) -> int:
+        """Number of tokens that all plans in flight compute, at most."""
+        return self.max_concurrent_batches * self.scheduler_config.max_num_batched_tokens

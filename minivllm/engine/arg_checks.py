@@ -49,6 +49,10 @@ def check_values(args: Any) -> None:
     int_from("max_num_batched_tokens", 1, optional=True)
     int_from("max_num_seqs", 1, optional=True)
     int_from("long_prefill_token_threshold", 0)
+    int_from("prefix_match_unit", 1, optional=True)
+    interval = args.prefix_cache_retention_interval  # which ones fit depends on the model
+    ok = interval is None or (is_int(interval) and abs(interval) <= _MOST)
+    check(ok, "prefix_cache_retention_interval", interval, "a number of tokens, or None")
     int_from("max_num_encoder_input_tokens", 1, optional=True)
     int_from("encoder_cache_size", 1, optional=True)
     check(is_int(args.seed, 0), "seed", args.seed, "an integer of at least 0")

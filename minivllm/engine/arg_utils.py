@@ -40,6 +40,7 @@ from minivllm.config.structured_outputs import (
 )
 from minivllm.engine.arg_checks import check_values
 from minivllm.engine.device import resolve_device, resolve_dtype
+from minivllm.engine.kv_groups import check_groups
 from minivllm.engine.model_files import is_quantized_in_float16, read_model_config
 from minivllm.engine.multimodal import encoder_limits
 from minivllm.logger import init_logger
@@ -105,6 +106,12 @@ class EngineArgs:
     kv_cache_dtype: str = "auto"
     # reuse full blocks of equal prefixes; None: yes, unless a pooling model cannot
     enable_prefix_caching: bool | None = None
+    # layers with a sliding window keep what the end of a prompt and a known shared prefix need (0),
+    # also at every multiple of this, or everything (None)
+    prefix_cache_retention_interval: int | None = 0
+    prefix_match_unit: int | None = None  # tokens that are hashed at once; None: a block's
+    # True: layers with a sliding window keep all tokens; None: only the last ones
+    disable_hybrid_kv_cache_manager: bool | None = None
 
     # scheduling
     # the budget of a step; None: 4096, on a GPU 8192, on a large one 16384, or a whole prompt
@@ -356,7 +363,7 @@ class EngineArgs:
             multimodal_config=multimodal_config,
             max_num_batched_tokens=limits.max_num_batched_tokens,
         )
-        return VllmConfig(
+        config = VllmConfig(
             model_config=model_config,
             load_config=LoadConfig(
                 model_directory=directory,
@@ -380,6 +387,7 @@ class EngineArgs:
                 max_loras=0 if lora_config is None else lora_config.max_loras,
                 async_scheduling=async_scheduling,
                 disable_chunked_mm_input=self.disable_chunked_mm_input,
+                disable_hybrid_kv_cache_manager=self.disable_hybrid_kv_cache_manager is True,
                 **encoder,
                 **slots_for_drafts(
                     speculative_config, limits.max_model_len, limits.max_num_batched_tokens
@@ -392,6 +400,8 @@ class EngineArgs:
                 num_gpu_blocks_override=self.num_gpu_blocks_override,
                 swap_space_bytes=int(self.swap_space * 2**30),
                 enable_prefix_caching=caching,
+                prefix_cache_retention_interval=self.prefix_cache_retention_interval,
+                prefix_match_unit=self.prefix_match_unit,
                 cache_dtype=self.kv_cache_dtype,
                 kv_cache_manager_cls=self.kv_cache_manager_cls,
             ),
@@ -406,6 +416,8 @@ class EngineArgs:
             seed=self.seed,
             max_logprobs=self.max_logprobs,
         )
+        check_groups(config)
+        return config
 
 
 @takes_vllm_defaults("EngineArgs")

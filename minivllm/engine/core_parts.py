@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from minivllm.config import VllmConfig
+from minivllm.engine.kv_groups import manager_class
 from minivllm.engine.lora_registry import LoRARegistry
 from minivllm.executor.abstract import Executor
-from minivllm.kv.encoder_only import EncoderOnlyKVCacheManager
 from minivllm.kv.kv_cache_config import KVCacheConfig, get_kv_cache_config
 from minivllm.kv.kv_cache_spec import table_groups
-from minivllm.kv.manager import KVCacheManager
 from minivllm.kv_transfer.base import KVConnectorRole
 from minivllm.kv_transfer.factory import make_connector
 from minivllm.scheduling import async_scheduler
@@ -31,6 +30,7 @@ def initialize_kv_caches(config: VllmConfig, executor: Executor) -> KVCacheConfi
         available_memory=executor.determine_available_memory(),
         on_cpu=config.device_config.device.type == "cpu",
         num_machines=executor.num_machines / config.parallel_config.data_parallel_size,
+        num_plans=config.max_concurrent_batches,
     )
     executor.initialize_from_config(kv_cache_config)
     return kv_cache_config
@@ -51,10 +51,8 @@ def make_scheduler(config: VllmConfig, kv_cache_config: KVCacheConfig) -> Schedu
             encoder_cache_size=limits.encoder_cache_size,
             groups=table_groups(group.kv_cache_spec for group in kv_cache_config.groups),
         )
-    is_encoder = config.model_config.is_encoder_only
-    usual = EncoderOnlyKVCacheManager if is_encoder else KVCacheManager
     # by position: readers' managers may have other names for them
-    kv_cache_manager = (cache.kv_cache_manager_cls or usual)(
+    kv_cache_manager = manager_class(config, kv_cache_config.groups)(
         num_blocks,
         cache.block_size,
         cache.enable_prefix_caching,

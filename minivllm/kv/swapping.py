@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from minivllm.kv.block import KVCacheBlock
 from minivllm.kv.block_table import KVCacheBlockCopy
 from minivllm.kv.manager import KVCacheManager
 from minivllm.kv.swap_space import KVCacheBlockSwap
@@ -42,6 +43,10 @@ class Swapper:
             ids = manager.get_block_ids(seq.seq_id)[:num_blocks]
             tables[seq.seq_id] = [source.get(block_id, block_id) for block_id in ids]
         return self.swap_space.take(tables)
+
+    def host_tables(self, seq: Sequence) -> list[list[KVCacheBlock]]:
+        """The host blocks of a swapped sequence, a list for each KV cache group."""
+        return [self.swap_space.tables[seq.seq_id]]
 
     def could_return(self, seqs: list[Sequence]) -> bool:
         """True if an empty pool could hold running sequences, as they share blocks, and go on.

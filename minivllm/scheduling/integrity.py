@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from minivllm.kv.block import KVCacheBlock
+from minivllm.kv.groups.manager import HybridKVCacheManager
+from minivllm.kv.manager import KVCacheManager
+from minivllm.request import Sequence
 from minivllm.scheduling.checkpoint import SchedulerState
 
 
@@ -37,15 +41,23 @@ def check_integrity(scheduler: SchedulerState) -> None:
     assert set(manager.swap_space.tables) == on_host, "only the swapped are on the host"
     assert not any(seq.spec_token_ids for seq in queued), "drafts are for the running"
     for seq in running:
-        blocks = manager.block_tables[seq.seq_id].blocks
-        room = len(blocks) * manager.block_size
         # drafts in flight are computed beyond the last token
         computed = seq.num_computed_tokens - seq.num_in_flight_tokens
         num_tokens = seq.num_tokens
         assert computed <= num_tokens, (
             f"{seq.seq_id} has computed {computed} of {num_tokens} tokens"
         )
-        assert seq.num_computed_tokens <= room, f"{seq} holds {len(blocks)} blocks"
-        if manager.prefix_cache is not None:
-            beyond = blocks[seq.num_tokens // manager.block_size :]
-            assert not any(b.block_hash for b in beyond), f"a draft of {seq} can be found"
+        for blocks, block_size in _tables(manager, seq):
+            room = len(blocks) * block_size
+            assert seq.num_computed_tokens <= room, f"{seq} holds {len(blocks)} blocks"
+            if manager.prefix_cache is not None:
+                beyond = blocks[seq.num_tokens // block_size :]
+                assert not any(b.block_hash for b in beyond), f"a draft of {seq} can be found"
+
+
+def _tables(manager: KVCacheManager, seq: Sequence) -> list[tuple[list[KVCacheBlock], int]]:
+    """Blocks of each of a sequence's tables, and the positions that one of them holds."""
+    if isinstance(manager, HybridKVCacheManager):
+        tables = manager.block_tables[seq.seq_id].tables
+        return [(table.blocks, table.block_size) for table in tables]
+    return [(manager.block_tables[seq.seq_id].blocks, manager.block_size)]

@@ -6,8 +6,8 @@ recomputes; swapping is V0's: vllm/core/scheduler.py of 0.6.6, ``_preempt``.)
 
 from __future__ import annotations
 
+from minivllm.kv.groups.swapping import make_swapper
 from minivllm.kv.manager import KVCacheManager
-from minivllm.kv.swapping import Swapper
 from minivllm.logger import init_logger
 from minivllm.request import Sequence
 from minivllm.scheduling.output import SchedulerOutput
@@ -32,7 +32,7 @@ class Preemptor:
 
     def __init__(self, kv_manager: KVCacheManager, mode: str | None, trace: Trace | None):
         self.kv_manager = kv_manager
-        self.swapper = Swapper(kv_manager)
+        self.swapper = make_swapper(kv_manager)
         self.mode = mode
         self.trace = trace
 
@@ -92,8 +92,9 @@ class Preemptor:
             if self.trace is None:
                 continue
             if swapped:
-                blocks = self.kv_manager.swap_space.tables[seq.seq_id]
-                self.trace.record(SwappedOut, seq.seq_id, tuple(b.block_id for b in blocks))
+                for group, blocks in enumerate(self.swapper.host_tables(seq)):
+                    ids = tuple(block.block_id for block in blocks)
+                    self.trace.record(SwappedOut, seq.seq_id, ids, group=group)
             else:
                 index = queue_index if seq is victims[0] else None
                 self.trace.record(Preempted, seq.seq_id, index)

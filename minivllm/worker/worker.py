@@ -183,7 +183,8 @@ class Worker:
     def get_kv_cache_spec(self) -> dict[str, KVCacheSpec]:
         """The KVCacheSpec of each layer that this rank has, by name; a draft model's come last."""
         cache = self.config.cache_config
-        specs = kv_cache_specs(self.model_config, cache, keeps_all=True)
+        keeps_all = self.config.scheduler_config.disable_hybrid_kv_cache_manager
+        specs = kv_cache_specs(self.model_config, cache, keeps_all=keeps_all)
         if self.draft_config is not None:
             specs |= kv_cache_specs(self.draft_config, cache, prefix=DRAFT, keeps_all=True)
         return specs
@@ -223,9 +224,9 @@ class Worker:
         )
         if self.device.type != "cpu":
             self.profile_memory()
-        self._log_room(kv_cache_config.num_host_blocks)
+        self._log_room(kv_cache_config)
 
-    def _log_room(self, num_host_blocks: int) -> None:
+    def _log_room(self, kv_cache_config: KVCacheConfig) -> None:
         """Log how many tokens there is room for."""
         limits = self.config.scheduler_config
         max_model_len = limits.max_model_len
@@ -235,11 +236,21 @@ class Worker:
                 "of up to %d texts.", limits.max_num_batched_tokens, limits.max_num_seqs,
             )  # fmt: skip
             return
-        concurrency = (self.num_blocks - 1) * self.block_size / max_model_len
+        num_host_blocks = kv_cache_config.num_host_blocks
+        in_flight = self.config.max_in_flight_tokens
+        concurrency = kv_cache_config.max_concurrency(max_model_len, in_flight)
         logger.info("# GPU blocks: %d, # CPU blocks: %d", self.num_blocks, num_host_blocks)
         logger.info(
             "Maximum concurrency for %d tokens per request: %.2fx", max_model_len, concurrency
         )
+        groups = kv_cache_config.groups
+        if num_windows := sum(not group.is_full for group in groups):
+            logger.info(
+                "%d of %d KV cache groups have a sliding window: there is room for %d tokens of "
+                "requests of that length, each of up to %.0f blocks.",
+                num_windows, len(groups), concurrency * max_model_len,
+                (self.num_blocks - 1) / concurrency,
+            )  # fmt: skip
 
     def compile_or_warm_up_model(self) -> None:
         """Capture CUDA graphs of decode steps, or log why not."""

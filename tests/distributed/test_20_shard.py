@@ -125,10 +125,10 @@ def pages(*sizes):
 
 def test_the_number_of_blocks_is_the_least_over_ranks(monkeypatch):
     """Each counts its own bytes; a machine's memory is that of all its ranks together."""
-    limits = CacheConfig(), SchedulerConfig(max_model_len=64)
+    limits = CacheConfig(block_size=1), SchedulerConfig(max_model_len=9)
     blocks = get_kv_cache_config(*limits, pages(100, 100, 50), [1000, 900, 600], on_cpu=True)
     assert blocks.num_blocks == 9
-    stated = CacheConfig(kv_cache_memory_bytes=1000), limits[1]
+    stated = CacheConfig(block_size=1, kv_cache_memory_bytes=1000), limits[1]
     assert get_kv_cache_config(*stated, pages(100, 50), [1, 1], on_cpu=True).num_blocks == 10
     monkeypatch.setattr(kv_cache_config, "host_memory_gib", lambda: 1700 / 2**30)
     assert get_kv_cache_config(*stated, pages(100, 50), [1, 1], on_cpu=True).num_blocks == 10

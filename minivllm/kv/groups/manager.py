@@ -147,14 +147,14 @@ class HybridKVCacheManager(KVCacheManager):
 
         So must its first chunk, of which a window keeps everything until it is computed.
         """
-        slots = self._slots_by_group(seq, hit.num_tokens + num_new_tokens)
+        slots = self.slots_by_group(seq, hit.num_tokens + num_new_tokens)
         needed = max(
             self.get_num_blocks_to_allocate(seq, hit),
             self._num_blocks_to_allocate(hit, slots, capped=False),
         )
         return num_reserved_blocks + needed <= self.block_pool.num_free_blocks
 
-    def _slots_by_group(self, seq: Sequence, num_tokens: int) -> list[int]:
+    def slots_by_group(self, seq: Sequence, num_tokens: int) -> list[int]:
         """Number of slots for a sequence's tokens in each group.
 
         A draft model writes ahead behind the ids of full attention only.
@@ -212,7 +212,7 @@ class HybridKVCacheManager(KVCacheManager):
         num_tokens = computed + num_new_tokens
         slots = [num_tokens] * len(tables)
         if self.num_lookahead_tokens:
-            slots = self._slots_by_group(seq, num_tokens)
+            slots = self.slots_by_group(seq, num_tokens)
         missing = [t.num_missing_blocks(n) for t, n in zip(tables, slots, strict=True)]
         shared = [table.must_copy(computed) for table in tables]
         new_ids: list[list[int]] = []
