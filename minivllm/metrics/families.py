@@ -103,6 +103,7 @@ class EngineMetrics:
         cache_config: settings of the KV cache, for those of ``CACHE_LABELS`` that we have.
         num_spec_tokens: the most drafts of a sequence; 0: there are none, nor metrics of them.
         max_loras: the most adapters in a step; 0: there are none, nor a metric of them.
+        keeps_prompt_ends: whether sliding windows keep nothing else for others to find.
 
     Attributes:
         processor_cache: the front end's ``ProcessorCache``; None: there are no metrics of it.
@@ -114,7 +115,9 @@ class EngineMetrics:
         cache_config: dict[str, object],
         num_spec_tokens: int = 0,
         max_loras: int = 0,
+        keeps_prompt_ends: bool = False,
     ):
+        self.keeps_prompt_ends = keeps_prompt_ends
         self.scheduler = SchedulerStats()
         self.processor_cache: Any = None
         self.max_loras = max_loras
@@ -142,6 +145,9 @@ class EngineMetrics:
             settings,
             num_spec_tokens=limits.num_speculative_tokens,
             max_loras=limits.max_loras,
+            keeps_prompt_ends=config.cache_config.prefix_cache_retention_interval == 0
+            and any(config.model_config.sliding_windows)
+            and not limits.disable_hybrid_kv_cache_manager,
         )
 
     def record(self, scheduler: SchedulerStats, iteration: IterationStats) -> None:

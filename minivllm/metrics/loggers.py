@@ -66,6 +66,7 @@ class LoggingStatLogger:
             queries = stats.recent_prefix_cache_queries
             hits = stats.recent_prefix_cache_hits
             line += f", Prefix cache hit rate: {100 * hits / max(1, queries):.1f}%"
+            line += f" ({WINDOWS_KEEP_ENDS})" if metrics.keeps_prompt_ends else ""
         logger.info("%s%s", self.prefix, line)
         if self._drafts is not None:
             logger.info("%s%s", self.prefix, self._drafts.as_line(seconds))

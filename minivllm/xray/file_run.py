@@ -63,8 +63,14 @@ class AttachedRun:
         if xray is None or not (news and isinstance(news[0], State)):
             return
         limits = {name: needed(xray.header, name) for name in _LIMITS}
+        settings = xray.header["settings"]
+        cache = CacheConfig(
+            block_size=xray.trace.block_size,
+            enable_prefix_caching=settings.get("enable_prefix_caching", True),
+            prefix_cache_retention_interval=settings.get("prefix_cache_retention_interval", 0),
+        )
         self.vllm_config = SimpleNamespace(
-            cache_config=CacheConfig(block_size=xray.trace.block_size),
+            cache_config=cache,
             scheduler_config=SchedulerConfig(**limits),
         )
         self.kv_cache_config = SimpleNamespace(num_blocks=xray.trace.num_blocks, groups=())

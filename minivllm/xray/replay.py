@@ -106,6 +106,8 @@ def _problem_of_blocks(state: State, record: BlocksOfSequence) -> str:
     known_ids = range(1, state.num_blocks)
     if not all(block_id in known_ids for block_id in block_ids):
         return f"blocks are numbered 1 to {state.num_blocks - 1}"
+    if state.groups and record.group >= len(state.groups):  # type: ignore[attr-defined]
+        return f"there are {len(state.groups)} KV cache groups"
     match record:
         case BlocksAllocated():
             if not all(block_id in state.free_queue for block_id in block_ids):

@@ -58,10 +58,11 @@ function show({ run: constants, frame: packed, timeline, numbers, pace, ended, r
   markMine();
 }
 
-function drawNumbers({ step, running, waiting, free, usable, prompt, cached }) {
+function drawNumbers({ step, running, waiting, free, usable, prompt, cached, note }) {
   const shown = {
     "sequences running": running, "waiting": waiting, "blocks free": `${free} of ${usable}`,
-    "prompt tokens found in the prefix cache": `${cached} of ${prompt}`, "steps": step + 1,
+    [`prompt tokens found in the prefix cache${note && ` (${note})`}`]: `${cached} of ${prompt}`,
+    "steps": step + 1,
   };
   $("numbers").innerHTML = Object.entries(shown).map(([name, value]) =>
     `<div><dt>${name}</dt><dd>${value}</dd></div>`).join("");

@@ -15,6 +15,7 @@ from minivllm.kv.kv_cache_spec import table_groups
 from minivllm.lab.viz.model.live import LiveRun
 from minivllm.lab.viz.page.live import picture
 from minivllm.logger import init_logger
+from minivllm.metrics.loggers import WINDOWS_KEEP_ENDS
 from minivllm.trace.records import Record
 from minivllm.trace.state import State
 
@@ -132,6 +133,13 @@ class GlassShow:
             return " ".join(map(str, token_ids))
         return self.engine.tokenizer.decode(token_ids, skip_special_tokens=True)
 
+    def _note_on_hits(self) -> str:
+        """What to say beside the prefix cache's hits; "" if they need no explanation."""
+        cache = self.engine.vllm_config.cache_config
+        windows = any(group.sliding_window for group in self._run.state.groups)
+        sparse = windows and cache.prefix_cache_retention_interval == 0
+        return WINDOWS_KEEP_ENDS if sparse and cache.enable_prefix_caching else ""
+
     # -- from the trace to a picture -----------------------------------------------------------
 
     def _note(self, records: Sequence[Record | State]) -> None:
@@ -186,4 +194,5 @@ class GlassShow:
         content = None
         if self.num_watchers:
             content = picture(self._run) | {"requests": self._transcripts.to_json()}
+            content["numbers"]["note"] = self._note_on_hits()
         return content, time.thread_time() - began

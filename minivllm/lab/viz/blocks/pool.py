@@ -104,7 +104,7 @@ class Pool:
     def group_key(self, block: HeldBlock) -> str:
         """Key of a block's KV cache group, where there are several."""
         labels = self.snapshot.labels
-        return labels[block.group].key if labels else ""
+        return labels[block.group].key if block.group < len(labels) else ""
 
     @property
     def footnote(self) -> str:
