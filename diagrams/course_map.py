@@ -19,7 +19,7 @@ PAGE = 2 * MARGIN + 4 * WIDTH + 3 * GAP
 FIRST = "First"
 BEFORE = "Before"
 COLUMNS = (
-    ("Memory", "Known prefixes", "Fewer bits"),
+    ("Memory", "Known prefixes", "Fewer bits", "Windows"),
     ("Scheduling", "Serving", "Vectors", "Pictures"),
     ("From logits to answers", "Many users", "In vLLM"),
     ("Kernels", "Machines", "Several devices", "Real weights"),

@@ -34,7 +34,7 @@ from minivllm.lab.sim.machines import NODES, Node
 from minivllm.lab.sim.make import make_scheduler, picture_request
 from minivllm.lab.sim.pool_costs import TABLES, RooflineCost, TableCost
 from minivllm.lab.sim.prefix_hits import prefix_hits
-from minivllm.lab.sim.recordings import GOLDEN, load_recording
+from minivllm.lab.sim.recordings import GOLDEN, HYBRID_GOLDEN, load_recording
 from minivllm.lab.sim.replay import replay
 from minivllm.lab.sim.result import percentiles
 from minivllm.lab.sim.run import simulate
@@ -43,11 +43,11 @@ from minivllm.lab.sim.waste import NUM_SLOTS, measure_waste
 from minivllm.lab.sim.workloads import SimRequest, alpaca_like, sharegpt_like
 
 __all__ = [
-    "GOLDEN", "HARDWARE", "LINKS", "MODELS", "NODES", "NUM_SLOTS", "TABLES", "Acceptance",
-    "BuddyPool", "Cluster", "ContiguousKVCacheManager", "CostModel", "FirstFitPool", "Hardware",
-    "Link", "LinkConnector", "ModelShape", "Node", "PoolTimes", "RooflineCost", "SimRequest",
-    "TableCost", "Work", "alpaca_like", "attended_pairs", "chats", "chi_square", "dry_run",
-    "goodput", "launch_each", "launch_graph", "load_recording", "make_scheduler",
+    "GOLDEN", "HARDWARE", "HYBRID_GOLDEN", "LINKS", "MODELS", "NODES", "NUM_SLOTS", "TABLES",
+    "Acceptance", "BuddyPool", "Cluster", "ContiguousKVCacheManager", "CostModel", "FirstFitPool",
+    "Hardware", "Link", "LinkConnector", "ModelShape", "Node", "PoolTimes", "RooflineCost",
+    "SimRequest", "TableCost", "Work", "alpaca_like", "attended_pairs", "chats", "chi_square",
+    "dry_run", "goodput", "launch_each", "launch_graph", "load_recording", "make_scheduler",
     "measure_sharing", "measure_waste", "percentiles", "picture_request", "poisson", "prefix_hits",
     "replay", "ring_bytes", "run_ranks", "runner_output", "sharegpt_like", "simulate",
     "simulate_pools", "table_chat",

@@ -20,6 +20,7 @@ from minivllm.lab.sim.__main__ import app
 from minivllm.lab.sim.cost import HARDWARE, MODELS, CostModel, Hardware, attended_pairs
 from minivllm.lab.sim.interconnects import Link
 from minivllm.lab.sim.machines import NODES
+from minivllm.lab.sim.make import make_request
 from minivllm.lab.sim.report import as_dict, describe
 from minivllm.lab.sim.result import percentiles
 from minivllm.lab.sim.run import MANAGERS
@@ -35,7 +36,7 @@ from minivllm.lab.sim.workloads import (
     sharegpt_like,
 )
 from minivllm.scheduling.policies import SchedulingPolicy
-from minivllm.sim import dry_run, replay, simulate
+from minivllm.sim import dry_run, prefix_hits, replay, simulate
 from minivllm.trace.records import RankWorked, StepEnded, StepPlanned, StepStarted
 
 SEVERAL = ("n-samples", "beams")  # answers to one prompt: 4 of them
@@ -848,3 +849,40 @@ def test_waste_prints_the_papers_numbers_beside_ours():
     assert done.exit_code == 0, done.output
     for number in ("(20.4%)", "(26.8%)", "(38.2%)", "(96.3%)", "(57.3%)", "(36.6%)"):
         assert number in done.stdout
+
+
+@pytest.mark.parametrize(("interval", "second"), [(0, 0), (8, 40), (16, 32), (None, 40)])
+def test_a_dry_run_has_groups(interval, second):
+    """Siblings with a stem of 40 tokens: of the second one the interval decides, the third hits."""
+    stem = list(range(40))
+    requests = [
+        make_request(name, [*stem, *range(100 * i, 100 * i + 7)], 3, arrival_time=4 * i)
+        for i, name in enumerate("ABC", 1)
+    ]
+    trace = dry_run(
+        requests,
+        num_blocks=60,
+        block_size=4,
+        max_num_batched_tokens=64,
+        enable_prefix_caching=True,
+        sliding_windows=(None, 9),
+        prefix_cache_retention_interval=interval,
+    )
+    assert list(prefix_hits(trace).values()) == [0, second, 40]
+    assert [group.kind for group in trace.groups] == ["full", "window 9"]
+    assert trace.state_at(5, "schedule").num_held_by_group == [12, 3]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"sliding_windows": ()}, r"sliding_windows must be one for each group, got \(\)"),
+        ({"sliding_windows": (None, 0)}, r"sliding_windows\[1\] must be None, or an integer of at"),
+        ({"sliding_windows": (9.5,)}, r"sliding_windows\[0\] must be None, or an integer of at"),
+        ({"prefix_cache_retention_interval": 8}, "no sliding-window or Mamba KV cache group"),
+        ({"sliding_windows": (9,), "prefix_cache_retention_interval": 6}, "multiple of scheduler"),
+    ],
+)
+def test_groups_of_a_dry_run_that_cannot_be_are_refused(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        dry_run([(9, 2)], num_blocks=20, block_size=4, **arguments)

@@ -12,7 +12,7 @@ from test_17_figures import adapters
 from test_20_figures import GROUPED, exchanged, staged
 from test_22_figures import four
 from test_viz_figures import SVG, check_figure, chunked, drawing, forking, preempting, sharing
-from traced_runs import overlapped, pictures
+from traced_runs import overlapped, pictures, windowed
 
 import minivllm.viz as viz
 from minivllm.entrypoints.openai.tool_parsers.hermes_tool_parser import HermesToolParser
@@ -43,6 +43,10 @@ def drafted():
     return speculating()
 
 
+def forgetful():
+    return windowed({"A": 20, "B": 9})
+
+
 def runs():
     return {"one": dry_run(four(), max_num_seqs=1, num_blocks=40, block_size=4)}
 
@@ -67,6 +71,7 @@ FIGURES = {  # by name: its arguments, a place that it has, and one that it has 
     "draft_lanes": ((drafted,), (2, 9), (2, 99)),
     "filmstrip": ((chunked, [0, 3]), (3, 4), (2, 4)),
     "gather_arrows": (({"A": [0, 1], "B": [4]}, 2, 4), ("A", 1), ("B", 1)),
+    "held_blocks": ((forgetful, [12, 12]), ("full", 1), ("full", 99)),
     "key_lanes": ((8, 128), ("lanes", 127), ("lanes", 9)),
     "lanes": ((runs,), ("one", "B", 2), ("one", "B", 99)),
     "launch_lanes": (({"graph": launch_graph([2.0, 3.0], 5.0)},), ("graph", "GPU"), ("x", "GPU")),

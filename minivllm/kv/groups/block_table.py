@@ -1,6 +1,6 @@
 """Block tables of a sequence in several KV cache groups; a window leaves null blocks behind.
 
-(vLLM: vllm/v1/worker/gpu/block_table.py, BlockTables, on the side of the runner)
+(vLLM: vllm/v1/worker/gpu/block_table.py, BlockTables, on the side of the runner) (notebook 27)
 """
 
 from __future__ import annotations

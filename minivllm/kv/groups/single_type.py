@@ -1,6 +1,6 @@
 """Rules of one KV cache group: what it keeps, what a hit in it needs, and what is worth finding.
 
-(vLLM: vllm/v1/core/single_type_kv_cache_manager.py)
+(vLLM: vllm/v1/core/single_type_kv_cache_manager.py) (notebook 27)
 """
 
 from __future__ import annotations
