@@ -22,7 +22,8 @@ KINDS = ("index.html", "course.html", "code.html", NOTEBOOK, "A1_roofline.html",
          "guide/vllm-map.html", "guide/glossary.html", "guide/reference.html")  # fmt: skip
 OUTPUTS = """() => [...document.querySelectorAll(".cell[data-runs]")].map(cell =>
   [cell.dataset.number, ...[...cell.querySelectorAll(".outputs > *")].map(it =>
-    it.className === "figure" ? it.innerHTML : it.textContent.trimEnd())])"""
+    it.classList.contains("figure") ? it.innerHTML.replace(/ style="min-width[^"]*"/, "")
+      : it.textContent.trimEnd())])"""
 WIDE = """() =>
   [...document.querySelectorAll(".cell .code pre, .cell .code code")]
   .filter(it => it.scrollWidth > it.clientWidth).map(it => it.textContent.slice(0, 80))"""
