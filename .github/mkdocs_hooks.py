@@ -1,103 +1,140 @@
 """Hooks of the site: pages made of notebooks, a map with cards, and the playground beside them.
 
-What a page shows is made by the files in pages/.
+What a page shows is made by the files in pages/, and looks as the template in pages/theme/ says.
 """
 
+import json
 import re
 import sys
 from pathlib import Path
 
 from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File
-from mkdocs.structure.nav import Link
+from mkdocs.utils import get_relative_url
+from pygments.formatters import HtmlFormatter
 
 HERE, ROOT = Path(__file__).parent, Path(__file__).parents[1]
 sys.path[:0] = [str(HERE), str(ROOT)]
 
-from pages import notebook  # noqa: E402
-from pages.cards import MAP, with_cards, with_map  # noqa: E402
+from pages import guess, lecture, notebook  # noqa: E402
+from pages.cards import MAP, the_map, with_cards, with_map  # noqa: E402
 from pages.code import code_page  # noqa: E402
-from pages.colab import colab, project_urls  # noqa: E402
-from pages.film import film  # noqa: E402
+from pages.fonts import fetch_fonts  # noqa: E402
+from pages.glossary import with_entries, with_notes  # noqa: E402
+from pages.home import home_page  # noqa: E402
+from pages.links import text_of, with_labels, with_lectures  # noqa: E402
+from pages.search import sections_of  # noqa: E402
+from pages.toy import toy  # noqa: E402
 
-from minivllm.course.playground.build import build  # noqa: E402
+from minivllm.course.playground.build import build, npm_files  # noqa: E402
 
 DIAGRAMS = ROOT / "diagrams"
-ASSETS = ("site.css", "page.js", "cells.js", "film.js")
+TOKENS = ROOT / "minivllm/lab/viz/page/tokens.css"
+MINISEARCH = "minisearch@7.2.0"
+LECTURE = re.compile(r"((?:\d\d|A\d)b?)_\w+\.md$|(90)_minutes\.md$")
+# The cheat sheet is one page of paper.
 PRINT_ON_ONE_PAGE = """
 <style>@media print {
   @page { size: A4 landscape; margin: 10mm; }
-  body { min-height: 0; }
-  .md-content__inner { columns: 2; font-size: 8pt; }
-  .md-typeset, .md-typeset table:not([class]) { font-size: 8pt; }
-  .md-typeset table:not([class]) :is(th, td) { min-width: 0; padding: 1pt 4pt; }
-  .md-typeset :is(h1, p, .md-typeset__table) { margin: 0 0 4pt; }
+  main { columns: 2; }
+  article, article table { font-size: 8pt; }
+  article :is(th, td) { padding: 1pt 4pt; }
+  article :is(h1, p, .table) { margin: 0 0 4pt; }
 }</style>
 """
 
 
+def on_config(config):
+    config.extra["map"] = the_map()
+    config.extra["sections"] = []
+
+
 def on_files(files, config):
     """Make pages of notebooks; README.md beside them is the page course.html."""
-    home = (HERE / "pages/home.html").read_text(encoding="utf-8")
-    made = {"index.md": home, "code.md": code_page()}
+    course = (ROOT / "notebooks/README.md").read_text(encoding="utf-8")
+    made = {"course.md": course, "code.md": code_page()}
     for file in list(files):
         path = Path(file.abs_src_path)
-        if path.suffix == ".ipynb":
+        if path.suffix == ".ipynb":  # which stays beside its page, for readers who have Jupyter
             made[f"{path.stem}.md"] = notebook.to_markdown(path)
         elif file.src_uri == "README.md":
-            made["course.md"] = path.read_text(encoding="utf-8")
-        else:
-            continue
-        files.remove(file)
+            files.remove(file)
+    uris = lectures(made)
+    running = sum(number in notebook.ON_THEIR_PAGE for number in uris if number != "90")
+    made["index.md"] = home_page(minutes_of(course), uris, running, lecture.repository())
     pages = [File.generated(config, uri, content=text) for uri, text in made.items()]
-    assets = {name: HERE / "pages" / name for name in ASSETS}
+    assets = {"tokens.css": TOKENS}
     assets |= {f"diagrams/{path.name}": path for path in DIAGRAMS.glob("*.svg") if path != MAP}
     pages += [File.generated(config, uri, abs_src_path=str(path)) for uri, path in assets.items()]
-    picture, frames = film()
-    config.extra["film"] = picture
-    pages.append(File.generated(config, "film.json", content=frames))
+    pages.append(File.generated(config, "toy.json", content=toy()))
+    pages.append(File.generated(config, "code.css", content=colours_of_code()))
     for page in pages:
         files.append(page)
-    config.nav = contents(sorted(made), sorted(file.src_uri for file in files))
+    all_pages = sorted(file.src_uri for file in files if file.src_uri.endswith(".md"))
+    config.extra["lectures"] = uris
+    config.extra["guide"] = [uri for uri in all_pages if uri.startswith("guide/")]
+    config.extra["teach"] = [uri for uri in all_pages if uri.startswith("teach/")]
+    config.nav = [
+        {"minivllm": "index.md"},
+        {"Course": ["course.md", *uris.values()]},
+        {"Read the code": "code.md"},
+        {"Guide": config.extra["guide"]},
+        {"For teachers": config.extra["teach"]},
+    ]
     return files
 
 
-def contents(made, all_pages):
-    """The navigation: course, guide, teachers."""
-    lectures = [uri for uri in made if re.match(r"(\d\d|A\d)\w*_", uri)]
-    first = {"Your own engine": "guide/build_your_own.md", "Glossary": "guide/glossary.md"}
-    guide = [uri for uri in all_pages if re.match(r"guide/.*\.md", uri)]
-    teach = [uri for uri in all_pages if re.match(r"teach/.*\.md", uri)]
-    return [
-        {"Home": "index.md"},
-        {"Course": ["course.md", *lectures]},
-        {"Code": "code.md"},
-        *({title: uri} for title, uri in first.items()),
-        {"Guide": [uri for uri in guide if uri not in first.values()]},
-        {"For teachers": teach},
-    ]
+def lectures(made):
+    """Pages of the lectures by number, in the order of the course."""
+    found = {match[1] or match[2]: uri for uri in sorted(made) if (match := LECTURE.match(uri))}
+    return dict(sorted(found.items(), key=lambda item: item[0] == "90"))
 
 
-def on_nav(nav, config, files):
-    nav.items.insert(1, Link("Playground", "playground/index.html"))
-    return nav
+def minutes_of(course):
+    """Minutes of reading by lecture, from the overview's table."""
+    return {number: int(minutes) for number, minutes in
+            re.findall(r"^\| \[(\w+) · .*?\| (\d+) \|", course, re.MULTILINE)}  # fmt: skip
+
+
+def colours_of_code():
+    """Colours of code for a light and a dark page, from two of Pygments' styles."""
+
+    def of(style):  # of letters alone: paper and numbers of lines are the page's own
+        rules = HtmlFormatter(style=style).get_style_defs(".highlight").splitlines()
+        return "\n".join(rule for rule in rules if rule.startswith(".highlight ."))
+
+    dark = of("github-dark")
+    return (
+        f"{of('default')}\n@media (prefers-color-scheme: dark) {{\n"
+        f':root:not([data-theme="light"]) {{ {dark} }}\n}}\n:root[data-theme="dark"] {{ {dark} }}\n'
+    )
 
 
 def on_page_markdown(markdown, page, config, files):
     """Links lead to pages of this site; what is elsewhere in the repository becomes its text."""
-    uri = page.file.src_uri
+    uri, extra = page.file.src_uri, config.extra
+    page.meta["kind"] = kind_of(uri)
     if uri == "index.md":
-        lectures = [file for file in files if re.match(r"(\d\d|A\d)", file.src_uri)]
-        numbers = {"LECTURES": len(lectures) - 1, "RUNNING": len(notebook.ON_THEIR_PAGE)}
-        for word, number in numbers.items():  # 90_minutes is made of the others
-            markdown = markdown.replace(word, str(number))
-        page.meta |= {"title": "minivllm", "hide": ["navigation", "toc"]}
-        return markdown.replace("FILM", config.extra["film"])
-    if uri == "course.md":
+        page.meta["title"] = "How an LLM server works, in Python you can read · minivllm"
+    elif uri == "course.md":
         markdown = with_map(with_cards(markdown))
+    elif uri == "guide/glossary.md":
+        markdown = with_entries(markdown)
+    for folder, title in (("guide", "Guide"), ("teach", "For teachers")):
+        if uri.startswith(f"{folder}/"):
+            page.meta["part"] = {"title": title, "uris": extra[folder]}
     if (path := notebook_of(page)) is not None:
-        page.meta["hide"] = ["navigation"]
-        markdown = under_the_title(markdown, path)
+        number, uris = notebook.number_of(path), extra["lectures"]
+        later = dict(zip(uris, [*list(uris)[1:], None], strict=True))[number]
+        page.meta["part"] = lecture.part_of(number, uris)
+        page.meta["words"] = lecture.words_of(number)
+        if later and later != "90":
+            page.meta["after"] = uris[later]
+            page.meta["question"] = lecture.question_of(
+                ROOT / "notebooks" / f"{uris[later][:-3]}.ipynb"
+            )
+        title, rest = markdown.split("\n", 1)
+        markdown = f"{title}\n\n{lecture.run_line(path)}\n{rest}"
     markdown = re.sub(r"\]\(((?:\.\./)?)README\.md", r"](\1course.md", markdown)
     markdown = re.sub(r"\]\(([^):]+)\.ipynb", r"](\1.md", markdown)
     inside = "../" if "/" in uri else ""
@@ -107,34 +144,50 @@ def on_page_markdown(markdown, page, config, files):
     return markdown + (PRINT_ON_ONE_PAGE if uri == "guide/cheat-sheet.md" else "")
 
 
+def kind_of(uri):
+    """How wide a page is: a lecture has a list beside it, and some tables need the whole window."""
+    if uri == "index.md":
+        return "home"
+    if LECTURE.match(uri):
+        return "lecture"
+    return "broad" if uri in ("code.md", "guide/vllm-map.md", "course.md") else "text"
+
+
 def on_page_content(html, page, config, files):
+    """Finish a page: what is found in it, its cells, its pictures, its links to lectures."""
     path = notebook_of(page)
-    return html if path is None else notebook.fill(html, path)
-
-
-def on_post_page(html, page, config):
-    """A name for the theme's search, which has none for a screen reader."""
-    return html.replace('role="dialog"', 'role="dialog" aria-label="Search"')
+    hrefs = {number: get_relative_url(to.replace(".md", ".html"), page.url)
+             for number, to in config.extra["lectures"].items()}  # fmt: skip
+    config.extra["sections"] += sections_of(html, page.url, text_of(page.title))
+    told = re.search(r"<li>(.*?)</li>" if path else r"<p>(.*?)</p>", html, re.DOTALL)
+    page.meta["description"] = text_of(told[1])[:200] if told else config.site_description
+    html = re.sub(
+        r'<p><img alt="([^"]*)" src="(?:\.\./)?diagrams/(\w+\.svg)" ?/?></p>',
+        lambda image: notebook.figure((DIAGRAMS / image[2]).read_text(encoding="utf-8")),
+        html,
+    )
+    html = with_lectures(with_labels(html), hrefs, notebook.number_of(path) if path else "")
+    if path is not None:
+        html = with_notes(guess.folded(html)) + lecture.quiz_of(notebook.number_of(path))
+        html = notebook.fill(html, path)
+    return html
 
 
 def on_post_build(config):
-    """Make the playground, whose Python runs the notebooks, too."""
+    """Make the playground, whose Python runs the notebooks, too; and what comes from npm."""
+    site = Path(config.site_dir)
+    found = json.dumps(config.extra["sections"], ensure_ascii=False, separators=(",", ":"))
+    (site / "search.json").write_text(found, encoding="utf-8")
     try:
-        build(Path(config.site_dir) / "playground")
+        build(site / "playground")
+        fetch_fonts(site / "fonts")
+        npm_files(MINISEARCH, ["dist/es/index.js"], site)
     except ValueError as error:
         raise PluginError(str(error)) from error
+    (site / "index.js").rename(site / "minisearch.js")
 
 
 def notebook_of(page):
     """The notebook that a page is made of."""
     path = ROOT / "notebooks" / f"{page.file.src_uri.removesuffix('.md')}.ipynb"
     return path if path.is_file() else None
-
-
-def under_the_title(markdown, path):
-    """The line below a notebook's title: where it runs, and what belongs to it."""
-    title, rest = markdown.split("\n", 1)
-    line = notebook.links(path) + colab(project_urls(), path.name)
-    if notebook.runs_on_its_page(path):
-        line = '<span id="runner"></span>' + line
-    return f'{title}\n\n<p class="runs-here">{line}</p>\n{rest}'

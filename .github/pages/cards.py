@@ -17,12 +17,17 @@ TABLE = re.compile(r"^\| notebook \|.*\n(\|.*\n)+", re.MULTILINE)
 TRACKS = {"90": "90 minutes", "S": "systems", "K": "kernels"}
 
 
-def with_map(text: str) -> str:
-    """The overview with the map as a part of it, so that its boxes lead to pages."""
+def the_map() -> str:
+    """The map as a part of a page, so that its boxes lead to pages."""
     svg = MAP.read_text(encoding="utf-8")
     svg = re.sub(r'width="(\d+)" height="\d+"', r'style="max-width: \1px"', svg, count=1)
     svg = re.sub(r'href="\.\./notebooks/([^".]+)\.\w+"', r'href="\1.html"', svg)
-    return IMAGE.sub(lambda _: f'<div class="map">{svg}</div>', text)
+    return f'<div class="map">{svg}</div>'
+
+
+def with_map(text: str) -> str:
+    """The overview with the map in place of its picture."""
+    return IMAGE.sub(lambda _: the_map(), text)
 
 
 def with_cards(text: str) -> str:

@@ -15,9 +15,14 @@ def project_urls() -> dict[str, str]:
     return tomllib.loads(PROJECT.read_text(encoding="utf-8"))["project"].get("urls", {})
 
 
+def repository_of(urls: dict[str, str]) -> re.Match | None:
+    """The address on GitHub and in it owner and name, if there is one."""
+    return next(filter(None, map(GITHUB.match, urls.values())), None)
+
+
 def colab(urls: dict[str, str], name: str) -> str:
     """HTML, or nothing without an address."""
-    repository = next(filter(None, map(GITHUB.match, urls.values())), None)
+    repository = repository_of(urls)
     if repository is None:
         return ""
     place = f"{repository[1]}/blob/main/notebooks/{name}"

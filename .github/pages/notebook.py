@@ -10,11 +10,11 @@ from base64 import b64decode, b64encode
 from html import escape
 from pathlib import Path
 
+from pages.guess import guess_of, with_fold
 from pygments import highlight
 from pygments.formatters import HtmlFormatter
 from pygments.lexers import PythonLexer
 
-from minivllm.exercises import quiz as QUIZZES
 from minivllm.lab.viz.draw.png import dark_png
 
 # Notebooks that run on their page, but for the cells with one of the tags below.
@@ -26,14 +26,21 @@ NEEDS = {
     "needs-matplotlib": "matplotlib",
 }
 FOLDED_IMPORTS = 3  # lines of imports; more are folded
+MEASURE = 752  # pixels of a page's column; a wider figure reaches out on both sides
+SVG = re.compile(r'<svg\b[^>]*? width="([\d.]+)"')
 
 
 def read_cells(path: Path) -> list[dict]:
     return json.loads(path.read_text(encoding="utf-8"))["cells"]
 
 
+def number_of(path: Path) -> str:
+    """The number that a notebook's name begins with, such as "04b"."""
+    return path.stem.split("_")[0]
+
+
 def runs_on_its_page(path: Path) -> bool:
-    return path.stem.split("_")[0] in ON_THEIR_PAGE
+    return number_of(path) in ON_THEIR_PAGE
 
 
 def needs_of(cell: dict) -> str | None:
@@ -42,26 +49,33 @@ def needs_of(cell: dict) -> str | None:
     return NEEDS[tags.pop()] if tags else None
 
 
-def links(path: Path) -> str:
-    """Links to a lecture's quiz and exercises in the playground, and to its teacher's page."""
-    number = path.stem.split("_")[0]
-    if number not in QUIZZES:
-        return ""
-    asked = f"playground/index.html#chapter={number}&tab="
-    return (
-        f'<a href="{asked}quiz">Quiz</a> <a href="{asked}exercises">Exercises</a> '
-        f'<a href="teach/{number}.html">For the teacher</a> '
-    )
-
-
 def to_markdown(path: Path) -> str:
-    """The texts of a notebook, with an empty <div> where a code cell is; ``fill`` fills them."""
-    return "\n\n".join(
-        "".join(cell["source"])
-        if cell["cell_type"] == "markdown"
-        else f'<div data-cell="{number}"></div>'
-        for number, cell in enumerate(read_cells(path))
-    )
+    """The texts of a notebook, with an empty <div> where a code cell is; ``fill`` fills them.
+
+    A page has one title: the parts of a notebook that has several become its sections.
+    """
+    parts, cells = [], read_cells(path)
+    texts = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown"]
+    has_parts = sum(text.startswith("# ") for text in texts) > 1
+    for number, cell in enumerate(cells):
+        text = "".join(cell["source"])
+        if cell["cell_type"] != "markdown":
+            parts.append(f'<div data-cell="{number}"></div>')
+        elif number and is_hidden(cells[number - 1]):
+            parts.append(with_fold(deeper(text) if has_parts else text))
+        else:
+            parts.append(deeper(text) if has_parts and number else text)
+    return "\n\n".join(parts)
+
+
+def is_hidden(cell: dict) -> bool:
+    """Whether a cell's output is the answer to a guess, and so folded."""
+    return cell["metadata"].get("jupyter", {}).get("outputs_hidden", False)
+
+
+def deeper(text: str) -> str:
+    """A text with each heading one level below."""
+    return re.sub(r"^(#+) (?=\S)", r"#\1 ", text, flags=re.MULTILINE)
 
 
 def fill(html: str, path: Path) -> str:
@@ -78,14 +92,17 @@ def code_cell(cell: dict, number: int, live: bool) -> str:
     """A code cell. On a page that runs, cells.js finds its number and what it needs."""
     source = "".join(cell["source"])
     code = f'<div class="code">{highlighted(source)}</div>'
+    if (guess := guess_of(source)) is not None:
+        code += guess
     if is_imports(source):
         code = f'<details class="imports"><summary>Imports</summary>{code}</details>'
     needs = needs_of(cell) if live else None
     note = f'<p class="needs">Needs {needs}. Its stored output:</p>' if needs else ""
     outputs = f'<div class="outputs">{"".join(map(output, cell["outputs"]))}</div>'
-    if cell["metadata"].get("jupyter", {}).get("outputs_hidden"):  # the answer to a guess
+    if is_hidden(cell):
         outputs = f'<details class="answer"><summary>The output</summary>{outputs}</details>'
-    attributes = f'class="cell" id="cell-{cell["id"]}" data-number="{number}"'
+    kind = "cell" if guess is None else "cell guessing"
+    attributes = f'class="{kind}" id="cell-{cell["id"]}" data-number="{number}"'
     if live and not needs:
         attributes += " data-runs"
     return f"<div {attributes}>{code}{note}{outputs}</div>"
@@ -104,6 +121,15 @@ def highlighted(source: str) -> str:
     return highlight(source, PythonLexer(), HtmlFormatter(cssclass="highlight", wrapcode=True))
 
 
+def figure(svg: str) -> str:
+    """A picture in a box that scrolls: its letters, of 11 px and more, stay above 10.5."""
+    if (found := SVG.search(svg)) is None:
+        return f'<div class="figure">{svg}</div>'
+    width = float(found[1])
+    sized = svg.replace("<svg ", f'<svg style="min-width: {0.96 * width:.0f}px" ', 1)
+    return f'<div class="figure{" wide" * (width > MEASURE)}">{sized}</div>'
+
+
 def output(it: dict) -> str:
     """A stored output: the richest form of it that there is."""
     if it["output_type"] == "stream":
@@ -111,7 +137,7 @@ def output(it: dict) -> str:
     data = {kind: "".join(text) for kind, text in it["data"].items()}
     alt = escape(it["metadata"].get("image/png", {}).get("alt", ""))
     if "image/svg+xml" in data:
-        return f'<div class="figure">{data["image/svg+xml"]}</div>'
+        return figure(data["image/svg+xml"])
     if "image/png" in data:
         light = data["image/png"].replace("\n", "")
         dark = b64encode(dark_png(b64decode(light))).decode()

@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 NOTEBOOKS = ROOT / "notebooks"
 LECTURES = sorted(path for path in NOTEBOOKS.glob("*.ipynb") if not path.name.startswith("90_"))
 sys.path.insert(0, str(ROOT / ".github"))
-from pages import cards, colab, notebook  # noqa: E402
+from pages import cards, code, colab, glossary, guess, lecture, links, notebook, search, toy  # noqa: E402
 
 SHORT = NOTEBOOKS / "90_minutes.ipynb"
 ON_THEIR_PAGE = [path for path in (*LECTURES, SHORT) if notebook.runs_on_its_page(path)]
@@ -103,6 +103,153 @@ def test_an_output_is_shown_in_its_richest_form():
     image = output(png="AA\nAA", text="x")
     assert 'alt="a &quot;b&quot;" src="data:image/png;base64,AAAA"' in image
     assert output(text="1 < 2") == '<pre class="value">1 &lt; 2</pre>'
+
+
+def test_a_cell_with_a_guess_is_a_form_and_its_answer_is_folded():
+    form = guess.guess_of('my_form, my_least = "e4m3", 2  # on average; for 0.05')
+    assert re.findall(r'<input name="(\w+)" value="([^"]*)"', form) == [
+        ("my_form", "&#x27;e4m3&#x27;"), ("my_least", "2"),
+    ]  # fmt: skip
+    assert "<small>on average; for 0.05</small>" in form
+    assert "yours?" not in guess.guess_of("my_guess = 6 + 32  # yours?")
+    for other in ("my_guess = 3\nprint(1)", "guess = 3", "my_guess.x = 3", "print(3)"):
+        assert guess.guess_of(other) is None
+    text = "Nearly three times.\n\n## Build\n\nTen lines."
+    html = guess.folded(guess.with_fold(text))
+    assert html.index("<details") < html.index("three times") < html.index("</details>")
+    assert html.index("</details>") < html.index("## Build")
+    assert guess.with_fold("## Build\n\nTen lines.") == "## Build\n\nTen lines."
+    for path in LECTURES:  # each has one, or a cell that does more
+        page = notebook.to_markdown(path)
+        assert page.count("<div data-told></div>") == page.count("<div data-told-end></div>")
+
+
+def test_a_page_has_one_title():
+    for path in (*LECTURES, SHORT):
+        page = re.sub(
+            r"^```.*?^```", "", notebook.to_markdown(path), flags=re.MULTILINE | re.DOTALL
+        )
+        assert len(re.findall(r"^# ", page, re.MULTILINE)) == 1, path.name
+    assert "\n## 1 · Many requests" in notebook.to_markdown(SHORT)
+
+
+def test_every_lecture_says_how_it_is_run():
+    for path in (*LECTURES, SHORT):
+        line = lecture.run_line(path)
+        assert f"jupyter lab --notebook-dir=. notebooks/{path.name}</code>" in line
+        assert f'href="{path.name}" download' in line
+        assert ('id="runner"' in line) == notebook.runs_on_its_page(path)
+
+
+def test_the_quiz_of_a_page_has_one_right_choice_and_a_reason_for_each():
+    for path in LECTURES:
+        form = lecture.quiz_of(notebook.number_of(path))
+        assert form.count("<fieldset>") == form.count(" data-right ") == 5
+        assert form.count('data-because="Right: ') == 5
+        assert form.count("data-because=") == form.count('type="radio"') > 10
+    assert lecture.quiz_of("90") == ""
+
+
+def test_a_lecture_has_the_list_of_its_part_and_a_question_on_the_card_that_leads_to_it():
+    uris = {notebook.number_of(path): f"{path.stem}.md" for path in LECTURES}
+    part = lecture.part_of("06b", uris)
+    assert part["title"] == "Scheduling"
+    assert part["uris"] == [uris[number] for number in ("05", "06", "06b", "07")]
+    assert lecture.part_of("00b", uris)["title"] == "First steps"
+    asked = {path.stem: lecture.question_of(path) for path in LECTURES}
+    assert all(text.endswith("?") and len(text) < 150 for text in asked.values() if text)
+    assert sum(map(bool, asked.values())) >= len(LECTURES) - 3
+
+
+def test_numbers_of_lectures_are_links_but_not_in_code():
+    hrefs = {"05": "05.html", "06": "06.html", "06b": "06b.html", "A1": "A1.html"}
+
+    def linked(html, own=""):
+        return links.with_lectures(html, hrefs, own)
+
+    a = '<a href="{0}.html">{0}</a>'.format
+    assert linked("see notebook 05.") == f"see notebook {a('05')}."
+    assert linked("notebooks 05, 06 and 06b") == f"notebooks {a('05')}, {a('06')} and {a('06b')}"
+    assert linked("<td>05, A1</td>") == f"<td>{a('05')}, {a('A1')}</td>"
+    assert linked("at once. [05, 06]") == f"at once. [{a('05')}, {a('06')}]"
+    for same in (
+        "<code>notebook 05</code>", '<a href="x">notebook 05</a>', "<h1>notebook 05</h1>",
+        "notebook 99", "05 of 06",
+    ):  # fmt: skip
+        assert linked(same) == same
+    assert linked("notebook 05, notebook 06", own="05") == f"notebook 05, notebook {a('06')}"
+
+
+def test_a_cell_of_a_table_knows_its_column():
+    heads = "".join(f"<th>{name}</th>" for name in "abcd")
+    cells = "<td>1</td><td>2</td><td>3</td><td></td>"
+    html = links.with_labels(f"<table><tr>{heads}</tr><tr>\n{cells}</tr></table>")
+    assert html.startswith('<div class="table many">')
+    assert re.findall(r'data-label="(\w)"', html) == list("abcd")
+
+
+def test_the_glossary_has_an_entry_with_an_address_for_each_term():
+    found = glossary.terms()
+    page = glossary.with_entries(glossary.PATH.read_text(encoding="utf-8"))
+    assert len(found) > 100
+    assert (
+        len({term.anchor for term in found}) == len(found) == page.count('<section class="term">')
+    )
+    assert "| token |" not in page
+    assert 'id="term-block-table">block table <span lang="zh">块表</span>' in page
+    noted = glossary.with_notes("<strong>Block tables</strong> and <strong>block table</strong>")
+    assert noted.count('class="word"') == 1
+    assert "块表" in noted
+
+
+def test_what_can_be_found_are_sections_with_their_weight():
+    html = ('<h1 id="x">X<a class="headerlink" href="#x">¶</a></h1><p>One.</p><pre>no</pre>'
+            '<h2 id="y">The &lt;y&gt;</h2><p>Two</p><div data-cell="1"></div>')  # fmt: skip
+    one, two = search.sections_of(html, "05_x.html", "Page")
+    assert one == {
+        "url": "05_x.html#x", "title": "X", "page": "Page", "text": "One.", "weight": 1.5,
+        "chinese": "",
+    }  # fmt: skip
+    assert (two["title"], two["text"]) == ("The <y>", "Two")
+    terms = search.sections_of("", "guide/glossary.html", "Glossary")
+    assert {"title": "preemption", "chinese": "抢占"}.items() <= next(
+        it for it in terms if it["title"] == "preemption").items()  # fmt: skip
+    assert search.weight_of("teach/05.html") < 1 < search.weight_of("course.html")
+
+
+def test_the_toy_has_a_run_for_each_size_of_memory_and_all_answers_end():
+    data = json.loads(toy.toy())
+    assert len(toy.toy()) < 150_000
+    assert len(data["runs"]) == 15
+    answers = [len(it["answer"]) for it in data["asked"]]
+    for number, run in enumerate(data["runs"], start=data["low"]):
+        assert run[-1]["said"] == answers
+        for step in run:
+            assert len(step["pool"]) == number
+            assert sum(done for done in step["done"] if isinstance(done, int)) <= data["budget"]
+            waiting = [it["letter"] for it, done in zip(data["asked"], step["done"], strict=True)
+                       if done == "-"]  # fmt: skip
+            assert set(step["lost"]) <= set(waiting)
+    assert sum(len(step["lost"]) for step in data["runs"][0]) > 2
+    assert not any(step["lost"] for step in data["runs"][-1])
+    assert len(data["runs"][0]) > 2 * len(data["runs"][-1])
+
+
+def test_each_station_shows_its_lines_vllms_file_and_lectures():
+    files = code.files_of_the_evening()
+    assert list(code.OPEN) == [name for name, _, _ in files]
+    for name, path, what in files:
+        html = code.station(name, path, what)
+        lines = (ROOT / path).read_text(encoding="utf-8").splitlines()
+        first, last = code.place_of("\n".join(lines), code.OPEN[name])
+        assert 5 <= last - first < 65, name
+        assert f"lines {first} to {last}" in html
+        assert re.search(rf'<span class="linenos">\s*{first}</span>', html)
+        assert "vLLM 0.32" in html
+    scheduler = code.station(*files[2])
+    assert "<code>v1/core/sched/scheduler.py</code>" in scheduler
+    assert '<a href="05_continuous_batching.html">05</a>' in scheduler
+    assert '<a class="n" href="#scheduling-output">SchedulerOutput</a>' in scheduler
 
 
 def test_each_notebook_has_a_card_and_a_box_of_the_map():

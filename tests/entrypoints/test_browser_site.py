@@ -1,5 +1,6 @@
 """The site in a real browser, built with npm's Pyodide: ``pytest -m browser``."""
 
+import json
 import os
 import re
 import subprocess
@@ -14,29 +15,53 @@ from static_site import serving_folder
 
 pytestmark = pytest.mark.browser
 ROOT = Path(__file__).parents[2]
-WIDTHS = (400, 1180, 1920)
+WIDTHS = (400, 800, 1180, 1440, 1920)
 SECONDS = 60_000  # milliseconds
 NOTEBOOK = "05_continuous_batching.html"
 KINDS = ("index.html", "course.html", "code.html", NOTEBOOK, "A1_roofline.html", "teach/05.html",
          "guide/vllm-map.html", "guide/glossary.html", "guide/reference.html")  # fmt: skip
 OUTPUTS = """() => [...document.querySelectorAll(".cell[data-runs]")].map(cell =>
   [cell.dataset.number, ...[...cell.querySelectorAll(".outputs > *")].map(it =>
-    it.className === "figure" ? it.innerHTML : it.textContent.trimEnd())])"""
+    it.classList.contains("figure") ? it.innerHTML.replace(/ style="min-width[^"]*"/, "")
+      : it.textContent.trimEnd())])"""
 WIDE = """() =>
-  [...document.querySelectorAll(".cell .code pre, .cell .code code, .md-typeset__table")]
+  [...document.querySelectorAll(".cell .code pre, .cell .code code")]
   .filter(it => it.scrollWidth > it.clientWidth).map(it => it.textContent.slice(0, 80))"""
+# Words of Latin letters that a cell of a table has on two lines.
+BROKEN = r"""() => [...document.querySelectorAll("td, th")].flatMap(cell => {
+  const walker = document.createTreeWalker(cell, NodeFilter.SHOW_TEXT), found = [];
+  const all = text => [...text.data.matchAll(/[A-Za-z]{3,24}/g)];
+  while (walker.nextNode()) for (const { 0: word, index } of all(walker.currentNode)) {
+    const range = document.createRange();
+    range.setStart(walker.currentNode, index);
+    range.setEnd(walker.currentNode, index + word.length);
+    const tops = [...range.getClientRects()].map(box => Math.round(box.top));
+    if (new Set(tops).size > 1) found.push(word);
+  }
+  return found;
+})"""
+# The smallest letters of figures, in pixels as they are seen.
+LETTERS = """() => {
+  const figures = [...document.querySelectorAll("main svg[data-figure]")];
+  return Math.min(99, ...figures.flatMap(svg => {
+    const scale = svg.getBoundingClientRect().width / svg.viewBox.baseVal.width;
+    return [...svg.querySelectorAll("text")].map(
+      text => scale * parseFloat(getComputedStyle(text).fontSize));
+  }));
+}"""
 
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
+    """A site below a prefix, as GitHub Pages has that of a project."""
     folder = tmp_path_factory.mktemp("site")
     subprocess.run(
         [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict",
-         "-f", ROOT / ".github/mkdocs.yml", "-d", folder],
-        env=os.environ | {"NO_MKDOCS_2_WARNING": "1"}, check=True,
+         "-f", ROOT / ".github/mkdocs.yml", "-d", folder / "minivllm"],
+        env=os.environ | {"SITE_URL": "https://example.org/minivllm/"}, check=True,
     )  # fmt: skip
     with serving_folder(folder) as url:
-        yield url
+        yield url + "minivllm/"
 
 
 @pytest.fixture(scope="module")
@@ -78,48 +103,158 @@ def expect(locator):
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-def test_no_page_is_wider_than_its_window(still, site, width):
+def test_pages_fit_their_window_and_break_no_word_and_shrink_no_letter(still, site, width):
     for name in KINDS:
         open_at(still, site + name, width)
         assert still.evaluate("document.documentElement.scrollWidth") == width, name
+        assert still.evaluate(BROKEN) == [], name
+        assert still.evaluate(LETTERS) >= (9 if width == 400 else 10.5), name
 
 
-def test_code_and_tables_fit(still, site):
-    """From 1,180 px on, where the table of contents is beside them."""
-    names = [path.stem for path in (ROOT / "notebooks").glob("*.ipynb")]
-    for name in [*(f"{name}.html" for name in names), *KINDS]:
-        assert not open_at(still, site + name).evaluate(WIDE), name
-    for width in (1220, 1400, 1920):  # the navigation comes beside them, and letters grow
-        assert not open_at(still, site + "08_prefix_caching.html", width).evaluate(WIDE), width
+def test_code_fits(still, site):
+    """From 800 px on; a figure reaches out of the text's column rather than shrink."""
+    for path in (ROOT / "notebooks").glob("*.ipynb"):
+        assert not open_at(still, f"{site}{path.stem}.html", 800).evaluate(WIDE), path.stem
 
 
-@pytest.mark.parametrize("name", ["index.html", "course.html", NOTEBOOK])
+@pytest.mark.parametrize(
+    "name", ["index.html", "course.html", "code.html", NOTEBOOK, "guide/glossary.html"]
+)
 def test_accessibility(page, site, name):
-    for width, scheme in [*((width, "light") for width in WIDTHS), (1180, "dark")]:
+    for width, scheme in [(400, "light"), (1180, "dark"), (1440, "light")]:
         page.emulate_media(color_scheme=scheme)
         found = serious(open_at(page, site + name, width))
         assert not found, f"{width}, {scheme}: {found}"
     page.emulate_media(color_scheme="light")
 
 
-def test_the_first_page_leads_everywhere_and_its_run_moves(page, site):
-    open_at(page, site)
-    links = page.eval_on_selector_all(".md-content a", "all => all.map(a => a.href)")
+def test_the_page_that_is_not_there_has_its_looks(page, site):
+    """Wherever the address leads: what it needs is named from the root of the server."""
+    html = page.request.get(site + "404.html").text()
+    for address in ("nope", "teach/deep/nope"):
+        page.route(
+            f"**/{address}", lambda route: route.fulfill(body=html, content_type="text/html")
+        )
+        open_at(page, site + address)
+        expect(page.locator("h1")).to_have_text("No such page")
+        assert (
+            page.evaluate("getComputedStyle(document.querySelector('.top')).position") == "sticky"
+        )
+        links = page.eval_on_selector_all(
+            "main a[href]", "all => all.map(a => a.getAttribute('href'))"
+        )
+        assert "/minivllm/course.html" in links
+        assert page.locator(".logo svg").bounding_box()["width"] < 40
+    sitemap = page.request.get(site + "sitemap.xml").text()
+    assert "https://example.org/minivllm/course.html" in sitemap
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_reader_chooses_colours(page, site, scheme):
+    """Against the system's: page, figures and matplotlib's pictures; and they stay so."""
+    other = {"light": "dark", "dark": "light"}[scheme]
+    page.emulate_media(color_scheme=other)
+    open_at(page, site + "07_chunked_prefill.html")
+    page.select_option("#theme", scheme)
+    for _ in range(2):
+        paper = page.evaluate("getComputedStyle(document.body).backgroundColor")
+        ink = page.evaluate("getComputedStyle(document.querySelector('.figure svg')).fill")
+        picture = page.evaluate("document.querySelector('picture source').media")
+        dark = ("rgb(22, 23, 26)", "rgb(216, 216, 216)", "all")
+        light = ("rgb(251, 250, 247)", "rgb(26, 26, 26)", "not all")
+        assert (paper, ink, picture) == (dark if scheme == "dark" else light)
+        page.reload()
+    page.select_option("#theme", "")
+    page.emulate_media(color_scheme="light")
+
+
+def test_the_first_page_says_all_without_scrolling_and_its_toy_moves(page, site):
+    open_at(page, site, 1440)
+    for what in ("h1", ".go .main", "#install", ".proofs li:last-child", "#toy .said"):
+        box = page.locator(what).bounding_box()
+        assert box["y"] + box["height"] <= 900, what
+    links = page.eval_on_selector_all("main a", "all => all.map(a => a.href)")
     for name in (
-        "playground/index.html", "course.html", "code.html", "90_minutes.html",
-        "guide/build_your_own.html", "guide/glossary.html", "course.html#for-teachers",
+        "00_quickstart.html", "playground/index.html", "code.html", "90_minutes.html",
+        "guide/build_your_own.html", "guide/vllm-map.html", "course.html#for-teachers",
     ):  # fmt: skip
         assert site + name in links
         assert page.request.get(site + name).ok
-    expect(page.locator("#film-play")).to_have_text("Play")  # less motion was asked for
-    for step in (3, 15):
-        page.locator("#film-step").fill(str(step))
-        expect(page.locator("#film-at")).to_have_text(f"step {step} of 15")
-        pool = page.locator("#film-pool svg")
-        expect(pool).to_have_attribute("aria-label", re.compile(f"step {step}"))
-    page.click("#film-play")
-    expect(page.locator("#film-at")).to_have_text("step 0 of 15")
-    page.click("#film-play")
+    waits = page.locator("#toy .chat.lost")
+    expect(waits).to_have_count(1)
+    expect(waits).to_contain_text("gave its blocks to")
+    page.locator("#blocks").fill("24")
+    expect(page.locator("#toy .lines svg")).to_have_attribute("aria-label", "Timeline: 14 steps")
+    expect(waits).to_have_count(0)
+    page.locator("#blocks").fill("10")
+    page.locator("#time").fill("27")
+    expect(page.locator("#toy .time output")).to_have_text("step 28 of 29")
+    page.click("#toy button")
+    expect(page.locator("#toy .time output")).to_have_text("step 29 of 29")
+    expect(page.locator("#toy button")).to_have_text("Play")  # it ends, and stays there
+
+
+def test_every_stop_of_the_keyboard_has_a_name(page, site):
+    open_at(page, site + NOTEBOOK)
+    for _ in range(40):
+        page.keyboard.press("Tab")
+        name = page.evaluate("""() => { const it = document.activeElement;
+          return it.getAttribute("aria-label") || it.textContent.trim() ||
+            it.labels?.[0]?.textContent; }""")
+        assert name, page.evaluate("document.activeElement.outerHTML.slice(0, 200)")
+
+
+def test_search_finds_each_term_in_english_and_in_chinese(page, site):
+    open_at(page, site + "course.html")
+    terms = [
+        it for it in json.loads(page.request.get(site + "search.json").text()) if it["chinese"]
+    ]
+    assert len(terms) > 100
+    missed = page.evaluate("""async terms => {
+      const { search } = await import(new URL("search.js", document.baseURI));
+      const first = (query, url) => search(query).slice(0, 3).some(hit => hit.url === url);
+      const names = it => [it.title, it.chinese, ...it.chinese.split(/[（）]/).filter(Boolean)];
+      return terms.filter(it => !names(it).every(name => first(name, it.url))).map(it => it.title);
+    }""", terms)  # fmt: skip
+    assert missed == []
+    page.keyboard.press("/")
+    page.fill("#query", "how do I start")
+    expect(page.locator("#hits a").first).to_have_attribute("href", re.compile("index.html#start"))
+    page.fill("#query", "chunked prefill")
+    urls = page.eval_on_selector_all("#hits a", "all => all.slice(0, 4).map(a => a.href)")
+    assert urls[0].endswith("glossary.html#term-chunked-prefill")
+    assert any("/07_chunked" in url for url in urls)
+    assert not any("/teach/" in url for url in urls)
+    page.fill("#query", "前缀缓存")
+    expect(page.locator("#hits a").first).to_contain_text("prefix caching")
+    page.press("#query", "Enter")
+    expect(page).to_have_url(re.compile("glossary.html#term-prefix-caching"))
+
+
+# -- asked in a lecture, without Python ------------------------------------------------------------
+
+
+def test_a_guess_opens_its_answer_and_the_quiz_tells_why_and_both_need_no_python(page, site):
+    open_at(page, site + "00_quickstart.html")
+    form, answer = page.locator("form.guess").first, page.locator("details.answer").first
+    assert not answer.get_attribute("open")
+    assert page.locator("details.told").first.get_attribute("open") is None
+    form.locator("input").fill("12")
+    form.locator("button").click()
+    expect(form).to_contain_text("Your guess: 12.")
+    assert answer.get_attribute("open") is not None
+    assert page.locator("details.told").first.get_attribute("open") is not None
+    questions = page.locator(".quiz fieldset")
+    expect(questions).to_have_count(5)
+    questions.first.locator("[data-right]").check()
+    expect(questions.first.locator("[role=status]")).to_contain_text("Right: ")
+    questions.nth(1).locator("input:not([data-right])").first.check()
+    expect(questions.nth(1).locator("[role=status]")).to_contain_text("Not yet: ")
+    expect(page.locator(".score")).to_have_text("1 of 5 are right.")
+    page.reload()
+    expect(page.locator(".score")).to_have_text("1 of 5 are right.")
+    fetched = page.evaluate("performance.getEntriesByType('resource').map(it => it.name)")
+    assert not any("pyodide" in name for name in fetched)
 
 
 def test_boxes_of_the_map_and_cards_lead_to_pages(page, site):
@@ -139,23 +274,31 @@ def test_a_notebook_runs_on_its_page(page, site):
     open_at(page, site + NOTEBOOK)
     stored = page.evaluate(OUTPUTS)
     page.click('[aria-label="Run cell 3"]')
-    expect(page.locator('[data-number="3"] .tools')).to_contain_text("Ran in", timeout=SECONDS)
+    expect(page.locator('[data-number="3"] .tools')).to_contain_text(" s", timeout=SECONDS)
     assert time.monotonic() - begin < 20
+    page.fill(".guess input", "5000")
+    page.click(".guess button")  # which runs its answer
+    expect(page.locator("details.answer").first).to_contain_text("guessed 5000", timeout=SECONDS)
     page.click("#runner .all")
+    expect(page.locator(".running-bar")).to_contain_text(
+        re.compile(r"Cell \d+ of 21"), timeout=SECONDS
+    )
     expect(page.locator(".running")).to_have_count(0, timeout=SECONDS)
+    expect(page.locator("#runner")).to_contain_text("of 21 cells in")
     assert len(stored) == 21
     # a page runs no engine, and so has no device to tell of
     told = [
         [number, *(t for t in texts if not t.startswith("Device: "))] for number, *texts in stored
     ]
     assert page.evaluate(OUTPUTS) == told
+    assert page.locator(".listing .highlight").count() > 2  # in colours, as they were stored
     marked = page.locator(".cell:not([data-runs])")
     assert marked.count() == 4
     assert not marked.locator("button.run").count()
     for cell in marked.all():
         expect(cell.locator(".needs")).to_contain_text("Needs a model, and so PyTorch")
 
-    cell = page.locator('[data-number="6"]')
+    cell = page.locator('[data-number="8"]')
     original = cell.locator(".outputs").text_content()
     cell.locator(".edit").click()
     code = cell.locator("textarea")
@@ -166,9 +309,11 @@ def test_a_notebook_runs_on_its_page(page, site):
     assert not serious(page)
     code.fill("while True:\n    pass")
     cell.locator(".run").click()
-    page.click("#runner .stop")
+    page.click(".running-bar .stop")
     expect(cell.locator(".failed")).to_have_text("Stopped.")
+    page.reload()  # which loses nothing that was written
+    expect(code).to_have_value("while True:\n    pass")
     cell.locator(".edit").click()  # the original
     cell.locator(".run").click()  # in a new Python: those above it run first
-    expect(cell.locator(".tools")).to_contain_text("Ran in", timeout=SECONDS)
+    expect(cell.locator(".tools")).to_contain_text(" s", timeout=SECONDS)
     assert cell.locator(".outputs").text_content() == original

@@ -67,7 +67,7 @@ def npm_files(package: str, names: Iterable[str], directory: Path) -> None:
 
     Args:
         package: with its version, such as "pyodide@314.0.7".
-        names: of files at the top of the package.
+        names: of files of the package, with their folders there.
         directory: where they go.
 
     Raises:
@@ -86,7 +86,7 @@ def npm_files(package: str, names: Iterable[str], directory: Path) -> None:
         with tarfile.open(archive) as packed:
             for name in names:
                 with packed.extractfile(f"package/{name}") as file:
-                    (directory / name).write_bytes(file.read())
+                    (directory / Path(name).name).write_bytes(file.read())
 
 
 def zip_package(path: Path) -> None:

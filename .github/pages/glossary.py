@@ -1,0 +1,79 @@
+"""The glossary: a table in the repository, an entry with an address for each term on the site."""
+
+import re
+from dataclasses import dataclass
+from functools import cache
+from html import escape
+from pathlib import Path
+
+PATH = Path(__file__).parents[2] / "notebooks/guide/glossary.md"
+ROW = re.compile(r"^\| (?!term |---)(.+) \|$", re.MULTILINE)
+TABLE = re.compile(r"^\|.*\n(\|.*\n)+", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Term:
+    """A row of the glossary."""
+
+    name: str
+    line: str
+    notebook: str
+    old: str
+    new: str
+    chinese: str
+
+    @property
+    def anchor(self) -> str:
+        return "term-" + re.sub(r"\W+", "-", self.name.lower()).strip("-")
+
+    @property
+    def plain(self) -> str:
+        """The line without Markdown."""
+        return re.sub(r"`|\[|\]\([^)]*\)", "", self.line)
+
+
+@cache
+def terms() -> tuple[Term, ...]:
+    """All rows, in the order of the table."""
+    rows = ROW.findall(PATH.read_text(encoding="utf-8"))
+    return tuple(Term(*(cell.strip() for cell in row.split("|"))) for row in rows)
+
+
+def with_entries(markdown: str) -> str:
+    """The page with an entry for each term, in the order of the alphabet."""
+    entries = "".join(map(entry, sorted(terms(), key=lambda term: term.name.lower())))
+    return TABLE.sub(lambda _: f'<div class="terms">{entries}</div>\n', markdown, count=1)
+
+
+def entry(term: Term) -> str:
+    names = [f"{where} {code(name)}" for where, name in (("0.32.0", term.new), ("0.6.6", term.old))
+             if name != "-"]  # fmt: skip
+    return (
+        f'<section class="term"><h3 id="{term.anchor}">{escape(term.name)} '
+        f'<span lang="zh">{escape(term.chinese)}</span></h3><p>{code(term.line)}</p>'
+        f'<p class="small">notebook {term.notebook}{"".join(f" · {name}" for name in names)}</p>'
+        "</section>"
+    )
+
+
+def code(text: str) -> str:
+    """A line of the table as HTML: only names in backquotes have a look of their own."""
+    return re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text, quote=False))
+
+
+def with_notes(html: str) -> str:
+    """A lecture in which the first use of each term, in bold, has its line and its Chinese."""
+    known = {term.name.lower(): term for term in terms()}
+    seen = set()
+
+    def note(found: re.Match) -> str:
+        term = known.get(re.sub(r"<[^>]+>", "", found[1]).lower().rstrip("s"))
+        term = term or known.get(found[1].lower())
+        if term is None or term in seen:
+            return found[0]
+        seen.add(term)
+        told = escape(f"{term.plain} · {term.chinese}")
+        href = f"guide/glossary.html#{term.anchor}"
+        return f'<a class="word" href="{href}" data-note="{told}"><strong>{found[1]}</strong></a>'
+
+    return re.sub(r"<strong>([^<]+)</strong>", note, html)

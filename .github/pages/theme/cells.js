@@ -1,0 +1,173 @@
+// A notebook that runs on its page: Python starts with the first cell that is run, in a web worker.
+import { paint } from "./page.js";
+
+const SECONDS = 300;  // a cell may take
+const KEY = `cells ${location.pathname}`;  // the reader's changes, kept over a reload
+const kept = () => { try { return JSON.parse(localStorage.getItem(KEY)) ?? {}; } catch { return {}; } };
+const runner = document.querySelector("#runner");
+const bar = Object.assign(document.createElement("div"), { className: "running-bar", hidden: true });
+bar.innerHTML = `<span role="status"></span> <button type="button" class="stop" disabled>Stop</button>`;
+runner.closest(".runs").after(bar);
+runner.innerHTML = `<button type="button" class="main all">Run all</button>
+  <button type="button" class="reset" hidden>Reset</button>
+  <span role="status">Runs in this page, with nothing to install; each cell can be changed.</span>`;
+const state = runner.querySelector("[role=status]"), stop = bar.querySelector(".stop");
+const where = bar.querySelector("[role=status]"), reset = runner.querySelector(".reset");
+// What was highlighted when the page was made keeps its colours when it is printed again.
+const coloured = new Map([...document.querySelectorAll(".listing")].map(
+  listing => [listing.textContent.trimEnd(), listing.innerHTML]));
+const cells = [...document.querySelectorAll(".cell[data-runs]")].map(element => new Cell(element));
+let engine = null, said = "";
+
+runner.querySelector(".all").addEventListener("click", () => runUpTo(cells.at(-1)));
+stop.addEventListener("click", () => engine.stop());
+reset.addEventListener("click", () => {
+  try { localStorage.removeItem(KEY); } catch { /* nothing was kept */ }
+  location.reload();
+});
+reset.hidden = !Object.keys(kept()).length;
+document.addEventListener("guessed", ({ target, detail }) => {
+  const cell = cells.find(it => it.element === target.closest(".cell"));
+  if (!cell) return;
+  cell.source = detail;
+  const answer = cells[cells.indexOf(cell) + 1];
+  if (answer && !document.body.classList.contains("running")) runUpTo(answer);
+});
+
+async function start() {
+  const { Engine } = await import("./playground/engine.js");
+  engine = new Engine(told => {
+    said = { ready: "", busy: "" }[told] ?? `${told}…`;
+    if (said) where.textContent = said;
+    stop.disabled = told !== "busy";
+  });
+  await engine.ready.catch(() => {});
+}
+
+/** Run a cell, and first those above it that have not run: it may need their names. */
+async function runUpTo(last) {
+  const buttons = [...document.querySelectorAll(".tools .run, .all")];
+  document.body.classList.add("running");
+  for (const button of buttons) button.disabled = true;
+  bar.hidden = false;
+  const begin = performance.now();
+  if (!engine) await start();
+  const due = [...cells.slice(0, cells.indexOf(last)).filter(cell => !cell.ran), last];
+  let done = true;
+  for (const cell of due) {
+    where.textContent = said || `Cell ${cells.indexOf(cell) + 1} of ${cells.length}`;
+    if (due.length > 1) cell.element.scrollIntoView({ block: "nearest" });
+    if (!(done = await cell.run())) break;
+  }
+  for (const button of buttons) button.disabled = false;
+  document.body.classList.remove("running");
+  bar.hidden = true;
+  const seconds = ((performance.now() - begin) / 1000).toFixed(0);
+  state.textContent = done ? `Ran ${due.length} of ${cells.length} cells in ${seconds} s.` : "A cell did not end well; see there.";
+}
+
+function Cell(element) {
+  const number = +element.dataset.number, code = element.querySelector(".code");
+  const listing = code.querySelector(".highlight"), original = listing.textContent.replace(/\n$/, "");
+  const outputs = element.querySelector(".outputs"), isGuess = element.classList.contains("guessing");
+  const tools = document.createElement("p");
+  tools.className = "tools";
+  tools.innerHTML = `<button type="button" class="run" aria-label="Run cell ${number}">Run</button>
+    <button type="button" class="edit" aria-label="Change cell ${number}">Change</button>
+    <span role="status"></span>`;
+  if (!isGuess) code.prepend(tools);
+  const told = tools.querySelector("[role=status]"), edit = tools.querySelector(".edit");
+  const area = () => code.querySelector("textarea");
+
+  this.element = element;
+  this.ran = false;
+  this.source = original;  // a guess changes it
+  this.run = async () => {
+    told.textContent = "runs…";
+    element.classList.add("now");
+    const begin = performance.now();
+    const reply = await engine.ask({ call: "cell", source: area()?.value ?? this.source, number }, SECONDS);
+    element.classList.remove("now");
+    this.ran = !reply.error;
+    if (reply.stopped) for (const cell of cells) cell.ran = false;  // Python begins anew
+    const seconds = (performance.now() - begin) / 1000;
+    outputs.closest(".answer")?.setAttribute("open", "");
+    outputs.replaceChildren(...(reply.outputs ?? []).map(draw));
+    paint(outputs);
+    if (reply.error) {
+      const line = reply.line ? `Line ${reply.line}: ` : "";
+      outputs.append(pre("failed", line + reply.error));
+    }
+    told.textContent = reply.error ? "an error, below" : `${seconds.toFixed(1)} s`;
+    return !reply.error;
+  };
+
+  const keep = text => {
+    const all = kept();
+    if (text === undefined || text === original) delete all[element.id];
+    else all[element.id] = text;
+    try { localStorage.setItem(KEY, JSON.stringify(all)); } catch { /* then it holds until a reload */ }
+    reset.hidden = !Object.keys(all).length;
+  };
+  const change = text => {
+    if (area()) {
+      area().remove();
+      listing.hidden = false;
+      keep();
+    } else {
+      listing.hidden = true;
+      code.insertAdjacentHTML("beforeend", `<textarea spellcheck="false" autocapitalize="off" wrap="off" aria-label="Code of cell ${number}"></textarea>`);
+      area().value = text ?? original;
+      area().rows = area().value.split("\n").length + 1;
+      area().addEventListener("input", () => { this.ran = false; keep(area().value); });
+      area().addEventListener("keydown", event => {
+        if (event.key !== "Enter" || !(event.ctrlKey || event.shiftKey || event.metaKey)) return;
+        event.preventDefault();
+        if (!document.body.classList.contains("running")) runUpTo(this);
+      });
+      if (text === undefined) area().focus();
+    }
+    this.ran = false;
+    edit.textContent = area() ? "Original" : "Change";
+    edit.setAttribute("aria-label", `${edit.textContent}${area() ? " code of" : ""} cell ${number}`);
+  };
+  tools.querySelector(".run").addEventListener("click", () => runUpTo(this));
+  edit.addEventListener("click", () => change());
+  if (kept()[element.id] !== undefined && !isGuess) change(kept()[element.id]);
+}
+
+/** An output as the notebook's page shows a stored one. */
+function draw(it) {
+  if (it.output_type === "stream") return pre(it.name, it.text);
+  if (it.data["image/svg+xml"]) return figure(it.data["image/svg+xml"]);
+  if (it.data["text/html"]) return box("html", it.data["text/html"]);
+  if (it.data["text/markdown"]) {
+    const text = it.data["text/plain"], html = coloured.get(text.trimEnd());
+    const listing = box("listing", html ?? "");
+    if (html === undefined) listing.append(pre("", text));
+    return listing;
+  }
+  return pre("value", it.data["text/plain"]);
+}
+
+/** Never so small that letters are below 10.5 px, and wider than the text if it must be. */
+function figure(html) {
+  const element = box("figure", html), svg = element.querySelector("svg"), width = svg?.getAttribute("width");
+  if (width) svg.style.minWidth = `${Math.round(.96 * width)}px`;
+  element.classList.toggle("wide", width > 752);
+  return element;
+}
+
+function box(name, html) {
+  const element = document.createElement("div");
+  element.className = name;
+  element.innerHTML = html;
+  return element;
+}
+
+function pre(name, text) {
+  const element = document.createElement("pre");
+  element.className = name;
+  element.textContent = text;
+  return element;
+}
