@@ -17,11 +17,11 @@ PACKAGE = ROOT / "minivllm"
 # Lines of code at most, in the order of reading. A feature that comes may raise its shelf's bound.
 BOUNDS = {
     "evening": 1_430,
-    "engine": 24_000,
+    "engine": 26_000,
     "server": 6_000,
-    "course": 16_500,
-    "lab": 16_500,
-    "xray": 3_200,
+    "course": 18_500,
+    "lab": 17_500,
+    "xray": 3_300,
     "embedded": 1_700,
 }
 FEATURE_LINES = 300  # of the evening's
