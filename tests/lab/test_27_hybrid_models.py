@@ -22,7 +22,7 @@ PAGE = 2 * 4 * 64 * 4 * 16  # bytes of a layer's part of a block
 
 
 def test_the_rules_of_the_labs_give_what_vllm_found_and_kept():
-    """Of every request its hit and junction; after every step the blocks of each group."""
+    """Hits and junctions of every request, and after each step the blocks that have a name."""
     facts = list(walks())
     looked_up = [fact for fact in facts if isinstance(fact, LookedUp)]
     for fact in looked_up:

@@ -191,7 +191,7 @@ def _blocks_read(tokens: int, block_size: int, window: int) -> str:
 
 @seeded(difficulty=3, minutes=8)
 def grouping(rng: Random) -> Exercise:
-    """How the layers of a model become groups, and what is lost."""
+    """Groups of a model's layers, and the places that are lost."""
     while True:
         num_full = rng.randint(2, 12)
         num_window = rng.randint(num_full, 6 * num_full)
@@ -268,7 +268,7 @@ def _check_grouping(answer, layers) -> str:
 
 @seeded(difficulty=3, minutes=10)
 def fit(rng: Random) -> Exercise:
-    """How many requests have room in a pool while prompts are computed, and while all decode."""
+    """Requests that have room in a pool while prompts are computed, and while all decode."""
     calls = []
     for _ in range(40):
         window = rng.choice([128, 500, 512, 1000, 1024])

@@ -24,7 +24,7 @@ def my_agree(lookups, num_tokens):
     Returns: a pair (hit, junction). The hit is the most tokens of which each kind says that it has
     them: begin with num_tokens, and hand what one kind says to the next, until none says less. The
     junction is the most that a single look-up found on the way, if that is more than the hit, else
-    0: so many tokens others have computed, too.
+    0: others have computed these tokens, too.
     """
     raise NotImplementedError
 
@@ -84,7 +84,7 @@ def _why(hit: object, fact: LookedUp) -> str:
         once = lookup(once)
     alone = [lookup(fact.num_tokens) for lookup in fact.lookups]
     if hit == once != fact.recorded[0]:
-        return ": a kind that was asked early has no hit of just so many tokens; ask again"
+        return ": a kind that was asked early has no hit of just this length; ask again"
     if hit == min(alone):
         return ": each kind was asked for all tokens, and must be asked for what others left"
     if hit == alone[0]:

@@ -101,7 +101,7 @@ class RecordedCache:
         self.names: list[dict[int, tuple]] = [{} for _ in self.groups]  # by block id
 
     def walk(self) -> Iterator[LookedUp | Filled | Counted]:
-        """What happens, in order."""
+        """Facts, in order."""
         for step in self.steps:
             if "scheduled" not in step:
                 continue
@@ -119,7 +119,7 @@ class RecordedCache:
                 self.tokens[request_id].append(token_id)
 
     def _name(self, request_id: str, group: Group, block: int) -> tuple:
-        """What a block is found by: all tokens up to its end."""
+        """All tokens up to a block's end, by which it is found."""
         return tuple(self.tokens[request_id][: (block + 1) * group.block_size])
 
     def _looked_up(self, entry: dict, where: str) -> LookedUp:
@@ -139,7 +139,7 @@ class RecordedCache:
         return LookedUp(where, most, in_order, self.alignment, recorded)
 
     def _take(self, entry: dict) -> None:
-        """What is given out again loses its name. A hit is passed over when blocks are named."""
+        """Forget names of what is given out again. A hit is passed over when blocks are named."""
         for index, group in enumerate(self.groups):
             new = entry["new_block_ids"][index]
             if entry["kind"] != "running":
@@ -184,7 +184,7 @@ class RecordedCache:
 
 
 def walks(paths: list[Path] = HYBRID_GOLDEN) -> Iterator[LookedUp | Filled | Counted]:
-    """What happens in each recording that has a prefix cache."""
+    """Facts of each recording that has a prefix cache."""
     for path in paths:
         recording = load_recording(path)
         if recording["config"]["enable_prefix_caching"]:

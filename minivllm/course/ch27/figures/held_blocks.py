@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from minivllm.lab.viz.draw.claim import Mark
 from minivllm.lab.viz.draw.figure import Figure, finish
 from minivllm.lab.viz.draw.layout import sheet
-from minivllm.lab.viz.draw.step_axis import LANE_HEIGHT, TOP, StepAxis, lane_top
+from minivllm.lab.viz.draw.step_axis import LANE_HEIGHT, TOP, StepAxis
 from minivllm.lab.viz.draw.wording import TERMINAL, pad, sparkline
 from minivllm.trace import Trace
 from minivllm.trace.groups import group_labels
@@ -22,6 +22,8 @@ def held_blocks(
     trace: Trace, most: Sequence[int], title: str | None = None, mark: Sequence[Mark] = ()
 ) -> Figure:
     """Draw the blocks that tables of each KV cache group hold after each step's planning.
+
+    Each group has a scale of its own.
 
     Args:
         trace: of a run with groups.
@@ -47,10 +49,9 @@ def held_blocks(
     bottom = TOP + len(lanes) * (LANE_HEIGHT + LANE_GAP)
     drawing = sheet(head, facts, f"{head}: {told}.", right=axis.right, bottom=bottom)
     axis.draw(drawing, bottom - LANE_GAP)
-    top = max(lane_top(values, limit) for _, values, limit in lanes)
     for i, (name, values, limit) in enumerate(lanes):
         y = TOP + i * (LANE_HEIGHT + LANE_GAP)
-        axis.draw_lane(drawing, y, name, "at most", values, limit=limit, top=top)
+        axis.draw_lane(drawing, y, name, "at most", values, limit=limit)
     return finish(drawing, _text(lanes, head, facts), title, mark)
 
 
