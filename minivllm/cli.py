@@ -69,7 +69,10 @@ def demo(
     ),
 ) -> None:
     """Four prompts, a table that is asked twice, and a picture of what just ran."""
-    from minivllm.entrypoints.demo import run_demo
+    from rich.console import Console
+
+    with Console(stderr=True).status("PyTorch is imported ...", spinner="line"):
+        from minivllm.entrypoints.demo import run_demo
 
     with exit_on_bad_input():
         run_demo(report)

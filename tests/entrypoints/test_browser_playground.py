@@ -264,6 +264,21 @@ def test_a_policy_that_never_ends_is_stopped(play, way):
 # -- learning --------------------------------------------------------------------------------------
 
 
+def test_what_is_asked_does_not_wait_for_python(chromium, site):
+    page = chromium.new_page()
+    page.route("**/pyodide/**", lambda route: route.abort())
+    page.goto(f"{site}#tab=quiz&chapter=06")
+    questions = page.locator("#questions fieldset")
+    expect(questions).to_have_count(5)
+    questions.first.locator("input").first.check()
+    expect(questions.first.locator(".said")).to_have_text(re.compile("^(right|not yet): "))
+    page.click("#tab-lab")
+    expect(page.locator("#lab-editor textarea")).to_have_value(re.compile("def my_"))
+    page.click("#tab-exercises")
+    expect(page.locator("#exercise-text")).not_to_be_empty()
+    page.close()
+
+
 def test_the_lab_the_quiz_and_an_exercise(play):
     play.click("#tab-lab")
     expect(play.locator("#lab-editor textarea")).to_have_value(re.compile("def my_schedule"))

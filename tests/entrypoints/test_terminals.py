@@ -137,12 +137,26 @@ def test_another_way_that_was_chosen_is_kept(tmp_path):
 
 
 @pytest.mark.slow
-def test_the_demo_in_an_old_code_page(tmp_path):
+def test_the_demo_in_an_old_code_page_and_80_columns(tmp_path):
+    """Answers end with a sentence, stand behind their letters, and no line is cut inside a word."""
     command = [sys.executable, "-m", "minivllm", "demo", "--report", "report.html"]
-    locale = {"PYTHONIOENCODING": "cp1252"}
+    locale = {"PYTHONIOENCODING": "cp1252", "COLUMNS": "80"}
     done = subprocess.run(command, capture_output=True, env=environment(locale), cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert "The capital of France is Paris" in done.stdout.decode("cp1252")
+    *lines, path = done.stdout.decode("cp1252").splitlines()
+    assert path.endswith("report.html")
+    assert max(map(len, lines)) <= 80
+    said = " ".join(" ".join(lines).split())
+    for letter, text in {
+        "A": "Hello, my name is Isabel.", "C": "The capital of France is Paris.",
+        "E": "How old is Cleo Hart? The age of Cleo Hart is 51. (",
+        "F": "What is Ben Ortiz's phone number?",
+    }.items():  # fmt: skip
+        assert f" {letter} {text}" in said
+    answers = said.partition("A table in")[0]
+    assert not any(len(word) > 12 for word in re.findall(r"[a-z]+", answers))  # no "Bieieieie..."
+    for letter in "ABCDEF":
+        assert re.search(rf"^{letter} +\S", "\n".join(lines), re.MULTILINE)
     assert "<!DOCTYPE html>" in (tmp_path / "report.html").read_text(encoding="utf-8")
 
 

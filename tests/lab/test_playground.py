@@ -17,6 +17,7 @@ import pytest
 from minivllm.course.ch05.lab_schedule import schedule
 from minivllm.course.playground import learn
 from minivllm.course.playground.answer import answer
+from minivllm.course.playground.begin import begin
 from minivllm.course.playground.build import zip_package
 from minivllm.course.playground.presets import POLICY, PRESETS
 from minivllm.course.playground.server import PlaygroundServer
@@ -227,7 +228,7 @@ def test_a_request_that_asks_for_nothing_known(text):
 
 
 def test_the_lab_is_held_to_vllms_recordings():
-    assert "def my_schedule" in ask("lab", name="schedule")["stub"]
+    assert "def my_schedule" in learn.lab("schedule")["stub"]
     source = inspect.getsource(schedule).replace("def schedule", "def my_schedule")
     reply = ask("grade_lab", name="schedule", source=source)
     assert re.match(r"passed .* vLLM's own plan in \d{4} recorded steps", reply["text"])
@@ -270,9 +271,12 @@ def test_the_page_keeps_the_readers_progress_file(tmp_path, monkeypatch):
 
 
 def test_quiz_and_exercise_are_graded_as_in_the_notebooks():
-    replies = [ask("grade_quiz", chapter="05", number=0, letter=letter) for letter in "abc"]
-    assert [reply["right"] for reply in replies].count(True) == 1
-    assert all(re.match("right: |not yet: ", reply["text"]) for reply in replies)
+    for question in learn.quiz("05"):
+        told = question["verdicts"]
+        assert told.keys() == question["choices"].keys()
+        assert [reply["right"] for reply in told.values()].count(True) == 1
+        for reply in told.values():
+            assert reply["text"].startswith("right: " if reply["right"] else "not yet: ")
     for source in ("(28, 18)", "x = (28, 18)", "print(3)\n(28,\n 18)"):
         reply = ask("grade_exercise", name="ch05.batching", seed=0, source=source)
         assert "right: 10 of 28 steps saved" in reply["text"]
@@ -294,6 +298,17 @@ for name in learn.LABS:
     lab = getattr(labs, name)
     assert lab.verdict(lab.solution).outcome == "passed", name
 """
+
+
+def test_what_is_asked_is_there_before_python():
+    """The page's first file has the tasks, the quizzes and the exercises of seed 0."""
+    asked = begin()
+    names = [name for _, kinds in asked["chapters"] for name in kinds]
+    assert list(asked["exercises"]) == names
+    assert asked["exercises"]["ch05.batching"] == ask("exercise", name="ch05.batching", seed=0)
+    assert asked["quizzes"].keys() == dict(asked["chapters"]).keys()
+    assert asked["tasks"].keys() == asked["labs"].keys()
+    assert "def my_schedule(" in asked["tasks"]["schedule"]["stub"]
 
 
 def test_every_lab_and_exercise_of_the_page_needs_no_torch():

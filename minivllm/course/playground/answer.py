@@ -15,13 +15,10 @@ from minivllm.utils.validation import check, is_one_of
 CALLS: dict[str, Callable[..., dict[str, Any]]] = {
     "run": run,
     "contents": learn.contents,
-    "lab": learn.lab,
     "grade_lab": learn.grade_lab,
     "lab_progress": learn.lab_progress,
     "peek_lab": learn.peek_lab,
     "open_progress": learn.open_progress,
-    "quiz": learn.quiz,
-    "grade_quiz": learn.grade_quiz,
     "exercise": learn.exercise,
     "grade_exercise": learn.grade_exercise,
     "cell": cell,

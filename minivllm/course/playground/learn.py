@@ -10,7 +10,7 @@ from typing import Any
 
 from minivllm.course import labs
 from minivllm.course.asking.exercise import Seeded
-from minivllm.course.asking.quiz import QUIZZES
+from minivllm.course.asking.quiz import QUIZZES, Question
 from minivllm.course.chapters import EXERCISES
 from minivllm.course.grading.function_lab import FunctionLab
 from minivllm.course.grading.milestones import (
@@ -118,28 +118,28 @@ def grade_lab(name: str, source: str, seed: int = 0, kept: str = "") -> dict[str
     return {**graded, "file": format_progress(read_progress())}
 
 
-def quiz(chapter: str) -> dict[str, Any]:
-    """Questions of a chapter, each with its choices by letter.
+def quiz(chapter: str) -> list[dict[str, Any]]:
+    """Questions of a chapter: text, choices by letter, and what is told of each choice.
 
     Raises:
         ValueError: for a chapter without a quiz.
     """
     check(is_one_of(chapter, QUIZZES), "chapter", chapter, "one of " + ", ".join(QUIZZES))
-    asked = QUIZZES[chapter].questions
-    return {"questions": [{"text": q.text, "choices": q.choices} for q in asked]}
+    return [
+        {"text": asked.text, "choices": asked.choices, "verdicts": _verdicts(asked)}
+        for asked in QUIZZES[chapter].questions
+    ]
 
 
-def grade_quiz(chapter: str, number: int, letter: str) -> dict[str, Any]:
-    """Grade one answer: whether it is right, and why or why not.
-
-    Raises:
-        ValueError: for a chapter without a quiz, or a question that it does not have.
-    """
-    asked = quiz(chapter)["questions"]
-    ok = is_int(number, 0) and number < len(asked)
-    check(ok, "number", number, f"from 0 to {len(asked) - 1}")
-    question = QUIZZES[chapter].questions[number]
-    return {**_graded(lambda: question.grade(letter)), "right": question.is_right(letter)}
+def _verdicts(asked: Question) -> dict[str, dict[str, Any]]:
+    """By letter whether it is right, and why or why not, as the notebooks print it."""
+    return {
+        letter: {
+            **_graded(lambda letter=letter: asked.grade(letter)),
+            "right": asked.is_right(letter),
+        }
+        for letter in asked.choices
+    }
 
 
 def exercise(name: str, seed: int = 0) -> dict[str, Any]:

@@ -49,10 +49,9 @@ export function learn(begin, engine) {
       await showProgress();
     });
   async function showLab() {
-    const reply = await engine.ask({ call: "lab", name: $("lab-name").value }, 30);
-    if (reply.error) return labEditor.fail(reply.error);
-    $("lab-task").textContent = reply.task;
-    labEditor.code = reply.stub;
+    const { task, stub } = begin.tasks[$("lab-name").value];
+    $("lab-task").textContent = task;
+    labEditor.code = stub;
     $("lab-help").innerHTML = "";
     await showProgress();
   }
@@ -92,11 +91,8 @@ export function learn(begin, engine) {
 
   // -- quiz ---------------------------------------------------------------------------------------
 
-  async function showQuiz() {
-    const chapter = $("quiz-chapter").value;
-    const reply = await engine.ask({ call: "quiz", chapter }, 30);
-    $("questions").innerHTML = reply.error ? `<p class="notice">${escape(reply.error)}</p>`
-      : reply.questions.map(({ text, choices }, i) =>
+  function showQuiz() {
+    $("questions").innerHTML = begin.quizzes[$("quiz-chapter").value].map(({ text, choices }, i) =>
         `<fieldset data-question="${i}"><legend>${i + 1}. ${escape(text)}</legend>` +
         Object.entries(choices).map(([letter, choice]) =>
           `<label><input type="radio" name="question-${i}" value="${letter}"> ${escape(choice)}</label>`)
@@ -104,12 +100,12 @@ export function learn(begin, engine) {
   }
   $("quiz-chapter").innerHTML = options(chapters);
   $("quiz-chapter").addEventListener("change", showQuiz);
-  $("questions").addEventListener("change", async event => {
+  $("questions").addEventListener("change", event => {
     const question = event.target.closest("[data-question]"), said = question.querySelector(".said");
-    const reply = await engine.ask({ call: "grade_quiz", chapter: $("quiz-chapter").value,
-      number: Number(question.dataset.question), letter: event.target.value });
-    said.textContent = reply.error ?? reply.text;
-    said.className = `said ${reply.right ? "right" : "wrong"}`;
+    const { verdicts } = begin.quizzes[$("quiz-chapter").value][question.dataset.question];
+    const { text, right } = verdicts[event.target.value];
+    said.textContent = text;
+    said.className = `said ${right ? "right" : "wrong"}`;
   });
 
   // -- exercises ----------------------------------------------------------------------------------
@@ -123,7 +119,9 @@ export function learn(begin, engine) {
       else exerciseEditor.say(reply.text, look(reply.text));
     });
   async function showExercise() {
-    const reply = await engine.ask({ call: "exercise", ...drawn() }, 30);
+    const { name, seed } = drawn();
+    const reply = seed === 0 ? begin.exercises[name]
+      : await engine.ask({ call: "exercise", name, seed }, 30);
     if (reply.error) return exerciseEditor.fail(reply.error);
     $("exercise-text").textContent = reply.text;
     exerciseEditor.code = "";
