@@ -123,7 +123,7 @@ def test_the_second_sibling_pays_and_the_third_does_not():
     ("retention", "kept"), [(0, 2), (None, 11), (8, 11), (16, 6), (32, 4), (400, 2)]
 )
 def test_what_a_window_keeps_for_others(retention, kept):
-    """Of 47 tokens, in blocks of 4, with a window of 9: a hit needs the last two blocks."""
+    """A prompt of 47 tokens, blocks of 4, a window of 9: a hit needs the last two blocks."""
     manager = make_hybrid(200, [None, 9], retention=retention)
     arrive(manager, "a", 47)
     assert num_cached(manager) == [11, kept]

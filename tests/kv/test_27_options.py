@@ -130,7 +130,7 @@ def test_blocks_of_several_sizes_are_refused():
 
 
 def test_the_start_check_counts_all_groups():
-    """As many blocks as fit one longest request are enough, and one fewer is not."""
+    """Blocks for one longest request are enough, and one fewer is not."""
     heads = {"num_kv_heads": 1, "head_size": 8, "bytes_per_number": 4}
     specs = {
         "a": SlidingWindowSpec(4, **heads, sliding_window=9),
