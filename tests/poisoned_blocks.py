@@ -22,7 +22,7 @@ class PoisonedBlocks:
     def __init__(self, llm):
         self.scheduler = llm.llm_engine.engine_core.scheduler
         self.manager = self.scheduler.kv_manager
-        self.num_poisoned = 0  # blocks that were in use once and are free, over all steps
+        self.num_poisoned = 0  # blocks that had held something, over all steps
         self._used = set()
         self._handed_out = set()
         self._of_plan = {}
@@ -47,10 +47,10 @@ class PoisonedBlocks:
         self.plans.append(plan)
         free = {block.block_id for block in self.manager.block_pool.blocks[1:]
                 if block.ref_cnt == 0 and block.block_hash is None}  # fmt: skip
-        self.num_poisoned += len(free & self._used)
-        self._used |= self._handed_out
         moves = [*plan.swaps_in, *plan.kv_cache_block_copies]
         device = (free | self._handed_out) - {move.dst_block_id for move in moves}
+        self.num_poisoned += len(device & self._used)
+        self._used |= self._handed_out
         host_pool = self.manager.swap_space.pool
         host = [] if host_pool is None else [b.block_id for b in host_pool.blocks if not b.ref_cnt]
         if plan.num_scheduled_tokens or moves or plan.swaps_out:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from minivllm.config import VllmConfig
-from minivllm.engine.kv_groups import manager_class
+from minivllm.engine.kv_groups import log_windows, manager_class
 from minivllm.engine.lora_registry import LoRARegistry
 from minivllm.executor.abstract import Executor
 from minivllm.kv.kv_cache_config import KVCacheConfig, get_kv_cache_config
@@ -33,6 +33,7 @@ def initialize_kv_caches(config: VllmConfig, executor: Executor) -> KVCacheConfi
         num_plans=config.max_concurrent_batches,
     )
     executor.initialize_from_config(kv_cache_config)
+    log_windows(config, kv_cache_config)
     return kv_cache_config
 
 

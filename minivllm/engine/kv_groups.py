@@ -17,6 +17,7 @@ from minivllm.kv.groups.options import (
     check_retention_interval,
     resolve_hash_block_size,
 )
+from minivllm.kv.kv_cache_config import KVCacheConfig, max_blocks_by_group
 from minivllm.kv.kv_cache_spec import DRAFT, KVCacheGroupSpec, get_kv_cache_groups
 from minivllm.kv.manager import KVCacheManager
 from minivllm.logger import init_logger
@@ -89,4 +90,24 @@ def manager_class(config: VllmConfig, groups: Sequence[KVCacheGroupSpec]) -> Any
         max_in_flight_tokens=config.max_in_flight_tokens,
         retention_interval=cache.prefix_cache_retention_interval,
         hash_block_size=hash_block_size,
+    )
+
+
+def log_windows(config: VllmConfig, kv_cache_config: KVCacheConfig) -> None:
+    """Log how many tokens there is room for, if windows make that another number than slots."""
+    groups = kv_cache_config.groups
+    num_windows = sum(not group.is_full for group in groups)
+    if num_windows == 0:
+        return
+    max_model_len = config.scheduler_config.max_model_len
+    in_flight = config.max_in_flight_tokens
+    concurrency = kv_cache_config.max_concurrency(max_model_len, in_flight)
+    logger.info(
+        "%d of %d KV cache groups have a sliding window: there is room for %d tokens in requests "
+        "of %d, each of which holds up to %d blocks.",
+        num_windows,
+        len(groups),
+        concurrency * max_model_len,
+        max_model_len,
+        sum(max_blocks_by_group(groups, max_model_len, in_flight)),
     )

@@ -243,14 +243,6 @@ class Worker:
         logger.info(
             "Maximum concurrency for %d tokens per request: %.2fx", max_model_len, concurrency
         )
-        groups = kv_cache_config.groups
-        if num_windows := sum(not group.is_full for group in groups):
-            logger.info(
-                "%d of %d KV cache groups have a sliding window: there is room for %d tokens of "
-                "requests of that length, each of up to %.0f blocks.",
-                num_windows, len(groups), concurrency * max_model_len,
-                (self.num_blocks - 1) / concurrency,
-            )  # fmt: skip
 
     def compile_or_warm_up_model(self) -> None:
         """Capture CUDA graphs of decode steps, or log why not."""

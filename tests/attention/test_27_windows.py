@@ -1,6 +1,6 @@
 """Tests of sliding windows in every backend: what lies before a window is not looked at.
 
-Behind its window a sequence has no blocks any more: they are free, or somebody else's.
+Behind its window a sequence has no blocks any more: they are free, or another's.
 """
 
 from functools import partial
@@ -61,7 +61,7 @@ def windows(draw, rows=(1, 2, 8, 17, 40), longest=60):
 
 
 def check(batch, attend):
-    """What ``attend`` says stays the same, to the bit, when nothing is left before a window."""
+    """Check that ``attend`` says the same, to the bit, when nothing is left before a window."""
     before = attend()
     expected = batch.attend(Reference(torch.float64))
     torch.testing.assert_close(before, expected, rtol=1e-5, atol=1e-5)

@@ -51,9 +51,9 @@ class Batch:
         return self.query.shape[-1] ** -0.5
 
     def expected(self):
-        """Attention as it is defined: all scores, in float64."""
+        """Attention as it is defined: all scores, in float64. NaN is where no row may look."""
         rows, first = [], 0
-        keys, values = (c.cpu().double().flatten(0, 1) for c in self.caches)
+        keys, values = (c.cpu().double().flatten(0, 1).nan_to_num() for c in self.caches)
         block_size, num_kv_heads = self.caches[0].shape[1:3]
         for (query_len, seq_len), blocks in zip(self.seqs, self.table.cpu(), strict=True):
             at = torch.arange(seq_len)
@@ -88,7 +88,8 @@ def draw(seed, dtype, device, on_card, decodes_only):
     ids = (torch.randperm(num_blocks - 1, generator=generator) + 1).tolist()
     data = torch.full((2, num_blocks * block_size, num_kv_heads, head_dim), torch.nan, dtype=dtype)
     table = torch.zeros(len(seqs), max(needed) + rng.randint(0, 3), dtype=torch.int32)
-    for row, ((_, seq_len), number) in enumerate(zip(seqs, needed, strict=True)):
+    window = rng.choice([NO_WINDOW, NO_WINDOW, 1, 5, 100])
+    for row, ((query_len, seq_len), number) in enumerate(zip(seqs, needed, strict=True)):
         blocks = torch.tensor([ids.pop() for _ in range(number)])
         table[row, :number] = blocks
         at = torch.arange(seq_len)
@@ -96,13 +97,13 @@ def draw(seed, dtype, device, on_card, decodes_only):
         data[:, slots] = torch.randn(2, seq_len, num_kv_heads, head_dim, generator=generator).to(
             dtype
         )
+        data[:, slots[: max(0, seq_len - query_len - window + 1)]] = torch.nan  # left behind
     num_tokens = sum(query_len for query_len, _ in seqs)
     query = torch.randn(num_tokens, num_kv_heads * group, head_dim, generator=generator).to(dtype)
     ends = torch.tensor([query_len for query_len, _ in seqs]).cumsum(0)
     starts = torch.cat([torch.zeros(1), ends]).int()
     lengths = torch.tensor([seq_len for _, seq_len in seqs], dtype=torch.int32)
     key_cache, value_cache = data.unflatten(1, (num_blocks, block_size)).to(device)
-    window = rng.choice([NO_WINDOW, NO_WINDOW, 1, 5, 100])
     return Batch(
         query.to(device), (key_cache, value_cache), table.to(device), starts.to(device),
         lengths.to(device), seqs, window,

@@ -147,11 +147,25 @@ def test_scheduler(monkeypatch, option):
     assert [row["steps_done"] for row in results["by_steps_done"]] == [128, 256] * 2
     sizes = [row["num_blocks"] for row in results["by_pool_size"]]
     assert sizes == [513, 3 * 513] * 2, "at least one longest sequence"
+    assert [row["steps_done"] for row in results["with_window"]] == [128, 256] * 2
+    assert positive(row["us_per_request"] for row in results["with_window"])
     assert [row["cached_blocks"] for row in results["lookup"]] == [10, 100]
     for name, us in results["us_per_request"].items():
         share = results["share_of_ceiling"][name]
         assert share == pytest.approx(found["ceiling"]["us_per_request"] / us)
     assert "µs per request and step, by the pool's size" in text
+
+
+def test_the_scheduler_benchmark_times_windows():
+    """Decodes with two groups: the window's blocks go back while the others stay."""
+    core = RunningDecodes(5, num_blocks=1000, caching=True, with_window=True)
+    for _ in range(40):
+        core.step()
+    core.scheduler.check_integrity()
+    assert [seq.num_tokens for seq in core.scheduler.running] == [128 + 1 + 40] * 5
+    manager = core.scheduler.kv_manager
+    held = [[len(t.held_blocks) for t in each.tables] for each in manager.block_tables.values()]
+    assert held == [[11, 9]] * 5
 
 
 @pytest.mark.parametrize("overlaps", [False, True])

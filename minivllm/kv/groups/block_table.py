@@ -53,17 +53,22 @@ class GroupBlockTable(BlockTable):
 class BlockTables:
     """The block tables of one sequence, one for each KV cache group.
 
+    Most steps change none of them. The counts of tokens say when that is so, for all at once.
+
     Args:
         tables: of the groups, in their order.
         junction: number of tokens up to which others have the same prefix, though a window has not
             kept what would be needed there; 0: none is known.
     """
 
-    __slots__ = ("junction", "tables")
+    __slots__ = ("junction", "next_skip", "num_cached_tokens", "num_slots", "tables")
 
     def __init__(self, tables: Sequence[GroupBlockTable], junction: int = 0):
         self.tables = tables
         self.junction = junction
+        self.next_skip = 0.0  # processed tokens at which a window may leave another block behind
+        self.num_slots = 0  # tokens that have room in all groups
+        self.num_cached_tokens = tables[0].num_cached_blocks * tables[0].block_size
 
     @property
     def block_ids(self) -> list[list[int]]:

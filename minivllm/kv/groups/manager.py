@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Many
 from dataclasses import replace
-from math import gcd, lcm
+from math import gcd, inf, lcm
 from typing import Any
 
 from minivllm.kv.block import KVCacheBlock
@@ -159,6 +159,8 @@ class HybridKVCacheManager(KVCacheManager):
 
         A draft model writes ahead behind the ids of full attention only.
         """
+        if not self.num_lookahead_tokens:
+            return [num_tokens] * len(self.managers)
         ahead = self.num_slots(seq, num_tokens)
         is_full = (isinstance(m.spec, FullAttentionSpec) for m in self.managers)
         return [ahead if full else num_tokens for full in is_full]
@@ -204,41 +206,53 @@ class HybridKVCacheManager(KVCacheManager):
             The ids of the new blocks, a list for each group; an empty one if there is none at all.
             None if there are too few free blocks.
         """
-        tables = self.block_tables[seq.seq_id].tables
-        # 1. What no query reads any more makes room. Plans in flight still read.
+        tables = self.block_tables[seq.seq_id]
         computed = seq.num_computed_tokens
-        self._skip_blocks(seq, computed - seq.num_in_flight_tokens)
-        # 2. What is missing, in all groups? All or nothing.
         num_tokens = computed + num_new_tokens
-        slots = [num_tokens] * len(tables)
-        if self.num_lookahead_tokens:
-            slots = self.slots_by_group(seq, num_tokens)
-        missing = [t.num_missing_blocks(n) for t, n in zip(tables, slots, strict=True)]
-        shared = [table.must_copy(computed) for table in tables]
+        new_ids: list[list[int]] | None = []
+        # 1. What no query reads any more makes room. Plans in flight still read.
+        processed = computed - seq.num_in_flight_tokens
+        if processed >= tables.next_skip:
+            self._skip_blocks(seq, tables, processed)
+        # 2. Blocks that are missing. Only forks share one that is partly filled.
+        if num_tokens > tables.num_slots or seq.request.n > 1 or self.num_lookahead_tokens:
+            new_ids = self._allocate_blocks(seq, tables, num_tokens, copies)
+        # 3. What this step fills can be found from now on, but for drafts.
+        if self.prefix_cache is not None and new_ids is not None:
+            num_known = min(num_tokens, len(seq.token_ids))
+            if num_known - tables.num_cached_tokens >= self.block_size:
+                self.cache_blocks(seq, num_known)
+        return new_ids
+
+    def _skip_blocks(self, seq: Sequence, tables: BlockTables, num_processed_tokens: int) -> None:
+        """Free the blocks that queries behind these tokens read no more."""
+        next_skip = inf
+        for group, (manager, table) in enumerate(zip(self.managers, tables.tables, strict=True)):
+            gone = table.skip(manager.num_skipped_blocks(num_processed_tokens), self.block_pool)
+            if self.trace is not None and gone:
+                ids = tuple(block.block_id for block in gone)
+                self.trace.record(records.BlocksSkipped, seq.seq_id, ids, group=group)
+            next_skip = min(next_skip, manager.next_skip(table.num_skipped))
+        tables.next_skip = next_skip
+
+    def _allocate_blocks(
+        self, seq: Sequence, tables: BlockTables, num_tokens: int, copies: list[KVCacheBlockCopy]
+    ) -> list[list[int]] | None:
+        """Allocate what is missing in any group for a sequence's first tokens: all or nothing."""
+        slots = self.slots_by_group(seq, num_tokens)
+        missing = [t.num_missing_blocks(n) for t, n in zip(tables.tables, slots, strict=True)]
+        shared = [table.must_copy(seq.num_computed_tokens) for table in tables.tables]
         new_ids: list[list[int]] = []
         if any(missing) or any(shared):
             if sum(missing) + sum(shared) > self.block_pool.num_free_blocks:
                 return None
-            # 3. Group by group: a copy of a shared last block, then new blocks at the end.
-            for group, table in enumerate(tables):
+            for group, table in enumerate(tables.tables):
+                # a copy of a shared last block, then new blocks at the end
                 if shared[group]:
                     self._copy_last_block(seq, group, table, copies)
                 new_ids.append(self._append_blocks(seq, group, table, missing[group]))
-        # 4. What this step fills can be found from now on, but for drafts.
-        if self.prefix_cache is not None:
-            self.cache_blocks(seq, min(num_tokens, seq.num_tokens))
+        tables.num_slots = min(len(t.blocks) * t.block_size for t in tables.tables)
         return new_ids
-
-    def _skip_blocks(self, seq: Sequence, num_processed_tokens: int) -> None:
-        """Free the blocks that queries behind these tokens read no more."""
-        tables = self.block_tables[seq.seq_id].tables
-        for group, (manager, table) in enumerate(zip(self.managers, tables, strict=True)):
-            num_skipped = manager.num_skipped_blocks(num_processed_tokens)
-            if num_skipped > table.num_skipped:
-                gone = table.skip(num_skipped, self.block_pool)
-                if self.trace is not None and gone:
-                    ids = tuple(block.block_id for block in gone)
-                    self.trace.record(records.BlocksSkipped, seq.seq_id, ids, group=group)
 
     def _copy_last_block(
         self, seq: Sequence, group: int, table: GroupBlockTable, copies: list[KVCacheBlockCopy]
@@ -272,9 +286,9 @@ class HybridKVCacheManager(KVCacheManager):
         cache = self.prefix_cache
         tables = self.block_tables[seq.seq_id]
         num_aligned = num_tokens // self.block_size * self.block_size
-        first_table = tables.tables[0]
-        if cache is None or first_table.num_cached_blocks * first_table.block_size >= num_aligned:
+        if cache is None or num_aligned <= tables.num_cached_tokens:
             return
+        tables.num_cached_tokens = num_aligned
         pieces = cache.block_hashes(seq, num_aligned // cache.block_size)
         boundaries = (seq.num_prompt_tokens - 1, tables.junction)
         for group, (manager, table) in enumerate(zip(self.managers, tables.tables, strict=True)):
@@ -316,7 +330,7 @@ class HybridKVCacheManager(KVCacheManager):
                     if block.block_hash is not None and block.ref_cnt == 1:
                         self._forget(block)
             held = table.held_blocks
-            if self.trace is not None and held:
+            if self.trace is not None and table.blocks:
                 ids = tuple(block.block_id for block in held)
                 self.trace.record(records.BlocksFreed, seq.seq_id, ids, group=group)
             self.block_pool.free_blocks(reversed(held))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
+from math import inf
 
 from minivllm.kv.block import KVCacheBlock
 from minivllm.kv.groups.prefix_cache import GroupPrefixCache
@@ -43,6 +44,10 @@ class SingleTypeKVCacheManager(ABC):
     @abstractmethod
     def num_skipped_blocks(self, num_computed_tokens: int) -> int:
         """Number of leading blocks that no query from this position on reads."""
+
+    @abstractmethod
+    def next_skip(self, num_skipped_blocks: int) -> float:
+        """The first position from which on one more block than these is not read; or infinity."""
 
     @abstractmethod
     def find_longest_cache_hit(
@@ -95,6 +100,9 @@ class FullAttentionManager(SingleTypeKVCacheManager):
     def num_skipped_blocks(self, num_computed_tokens: int) -> int:
         return 0
 
+    def next_skip(self, num_skipped_blocks: int) -> float:
+        return inf
+
     def find_longest_cache_hit(
         self,
         cache: GroupPrefixCache,
@@ -134,6 +142,9 @@ class SlidingWindowManager(SingleTypeKVCacheManager):
     def num_skipped_blocks(self, num_computed_tokens: int) -> int:
         num_tokens = num_computed_tokens - self.spec.sliding_window + 1
         return num_tokens // self.block_size if num_tokens > 0 else 0
+
+    def next_skip(self, num_skipped_blocks: int) -> float:
+        return (num_skipped_blocks + 1) * self.block_size + self.spec.sliding_window - 1
 
     def find_longest_cache_hit(
         self,

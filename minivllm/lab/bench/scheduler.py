@@ -15,6 +15,8 @@ from typing import Annotated, Any
 
 import typer
 
+from minivllm.kv.groups.manager import HybridKVCacheManager
+from minivllm.kv.kv_cache_spec import FullAttentionSpec, SlidingWindowSpec
 from minivllm.kv.manager import KVCacheManager
 from minivllm.lab.bench.hashing import hashing_us, least_hashing_us, least_lookup_us, lookup_us
 from minivllm.lab.bench.machine import best_cpu_seconds
@@ -40,6 +42,7 @@ SHORT_RUN = WINDOWS * BLOCK_SIZE  # steps
 LONGEST_RUN = 8000  # steps; a sequence then has nearly as many tokens as it may have
 POOL_SIZES = (1, 8, 64)  # times the blocks that a short run fills
 CACHE_SIZES = (100, 1_000, 10_000, 100_000)  # blocks
+WINDOW = 128  # tokens that a layer sees, where there are two KV cache groups
 
 
 def bench_scheduler(
@@ -76,9 +79,18 @@ def bench_scheduler(
         for caching in (True, False)
         for size, us in _by_pool_size(num_requests, caching, async_scheduling).items()
     ]
+    by_groups = [
+        {"caching": caching, "steps_done": steps, "us_per_request": us}
+        for caching in (True, False)
+        for steps, us in _by_steps_done(
+            num_requests, num_steps, caching, async_scheduling, with_window=True
+        ).items()
+    ]
+    with_window = f"µs per request and step, one full group and one with a window of {WINDOW}"
     for title, name, rows in (
         ("µs per request and step, by how long it has run", "steps_done", by_steps),
         ("µs per request and step, by the pool's size", "num_blocks", by_pool),
+        (with_window, "steps_done", by_groups),
     ):
         report.table(
             title,
@@ -107,6 +119,7 @@ def bench_scheduler(
         **_headline(by_steps + by_pool, least),
         "by_steps_done": by_steps,
         "by_pool_size": by_pool,
+        "with_window": by_groups,
         "hashing_us_per_block": hashing,
         "lookup": lookups,
     }
@@ -132,11 +145,21 @@ def _blocks_filled(num_requests: int, num_steps: int) -> int:
 
 
 def _by_steps_done(
-    num_requests: int, num_steps: int, caching: bool, async_scheduling: bool
+    num_requests: int,
+    num_steps: int,
+    caching: bool,
+    async_scheduling: bool,
+    with_window: bool = False,
 ) -> dict[int, float]:
     """One long run, looked at when it has done few steps, a quarter of them, and all."""
     num_blocks = _blocks_filled(num_requests, num_steps + async_scheduling)
-    core = RunningDecodes(num_requests, num_blocks, caching, async_scheduling=async_scheduling)
+    core = RunningDecodes(
+        num_requests,
+        (1 + with_window) * num_blocks,
+        caching,
+        async_scheduling=async_scheduling,
+        with_window=with_window,
+    )
     windows = []
     figures = {}
     marks = {SHORT_RUN, num_steps // 4, num_steps}
@@ -169,15 +192,36 @@ class RunningDecodes:
         num_blocks: the pool's size.
         caching: of prefixes; on, every block that fills is hashed and registered.
         async_scheduling: make each plan before the one before it has ended.
+        with_window: there are two KV cache groups, one of them with a sliding window.
     """
 
     def __init__(
-        self, num_requests: int, num_blocks: int, caching: bool, async_scheduling: bool = False
+        self,
+        num_requests: int,
+        num_blocks: int,
+        caching: bool,
+        async_scheduling: bool = False,
+        with_window: bool = False,
     ):
         self.num_requests = num_requests
+        budget = num_requests * PROMPT_TOKENS
+        manager = KVCacheManager(num_blocks, BLOCK_SIZE, caching)
+        if with_window:
+            heads = {"num_kv_heads": 1, "head_size": 1, "bytes_per_number": 1}
+            manager = HybridKVCacheManager(
+                num_blocks,
+                BLOCK_SIZE,
+                caching,
+                specs=[
+                    FullAttentionSpec(BLOCK_SIZE, **heads),
+                    SlidingWindowSpec(BLOCK_SIZE, **heads, sliding_window=WINDOW),
+                ],
+                max_model_len=MAX_MODEL_LEN,
+                max_in_flight_tokens=budget * (1 + async_scheduling),
+            )
         self.scheduler = make_scheduler(
-            KVCacheManager(num_blocks, BLOCK_SIZE, caching),
-            max_num_batched_tokens=num_requests * PROMPT_TOKENS,
+            manager,
+            max_num_batched_tokens=budget,
             max_num_seqs=num_requests,
             max_model_len=MAX_MODEL_LEN,
             async_scheduling=async_scheduling,
