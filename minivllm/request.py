@@ -195,6 +195,7 @@ class Request:
         self.beam_search: Beams | None = None  # the scheduler makes it, for beam_params
         self.metrics = RequestMetrics(arrival_time)
         self.num_cached_tokens: int | None = None  # the hit of its first scheduling
+        self.num_external_computed_tokens = 0  # those of it that came from another engine
         self.num_preemptions = 0
         self.kv_transfer_params = kv_transfer_params
         self.kv_transfer_answer: dict[str, Any] | None = None  # for the engine that goes on

@@ -100,10 +100,10 @@ class EngineCore:
         """Raise ``ValueError`` unless this request can be added and could run on its own."""
         self.scheduler.check_request(request)
         self.executor.check_request(request)
-        if self.scheduler.remote_kvs is not None:
-            self.scheduler.remote_kvs.connector.check_request(request)
         if request.lora_request is not None:
             request.lora = self.loras.load_for(request)
+        if self.scheduler.remote_kvs is not None:
+            self.scheduler.remote_kvs.connector.check_request(request)
 
     def add_request(self, request: Request) -> None:
         """Queue a request.

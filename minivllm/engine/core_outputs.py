@@ -26,6 +26,7 @@ class EngineCoreOutput:
     finish_reason: str | None = None
     stop_reason: int | str | None = None
     num_cached_tokens: int | None = None  # the hit of the request's first scheduling
+    num_external_computed_tokens: int = 0  # those of it that came from another engine
     first_scheduled_time: float | None = None  # seconds of ``time.monotonic()``
     num_preemptions: int = 0  # of the request so far
     cumulative_logprob: float | None = None  # of a beam, whose past may be another's
@@ -73,6 +74,7 @@ def collect(updated: list[Sequence], output: ModelRunnerOutput) -> EngineCoreOut
             finish_reason=FINISH_REASONS.get(seq.status),
             stop_reason=seq.stop_reason,
             num_cached_tokens=request.num_cached_tokens,
+            num_external_computed_tokens=request.num_external_computed_tokens,
             first_scheduled_time=request.metrics.first_scheduled_time,
             num_preemptions=request.num_preemptions,
         )

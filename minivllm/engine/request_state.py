@@ -73,6 +73,7 @@ class RequestState:
         if metrics.first_token_time is None:
             iteration.num_prompt_tokens += len(self.prompt_token_ids)
             iteration.num_cached_tokens += output.num_cached_tokens or 0
+            iteration.num_external_tokens += output.num_external_computed_tokens
             iteration.time_to_first_tokens.append(now - metrics.arrival_time)
         elif output.index in self.last_token_times:
             gap = (now - self.last_token_times[output.index]) / max(1, num_new)

@@ -111,6 +111,18 @@ class KVConnectorBase:
         """
         return False, None
 
+    # -- either side -------------------------------------------------------------------------------
+
+    def forget_all(self) -> None:
+        """Drop all transfers under way: a step has failed.
+
+        The scheduler's side hears of it at once, a worker's with the next plan. The blocks behind
+        them belong to others from now on.
+        """
+
+    def shutdown(self) -> None:
+        """End threads and connections. A second call does nothing."""
+
     # -- the worker's side -------------------------------------------------------------------------
 
     def register_kv_caches(self, kv_caches: Mapping[str, Mapping[str, Any]]) -> None:
@@ -141,12 +153,6 @@ class KVConnectorBase:
             finished_req_ids: sequences that have ended since the last plan.
         """
         return KVConnectorOutput()
-
-    def forget_all(self) -> None:
-        """Drop all transfers under way: the blocks behind them belong to others from now on."""
-
-    def shutdown(self) -> None:
-        """End threads and connections. A second call does nothing."""
 
 
 class KVOutputAggregator:

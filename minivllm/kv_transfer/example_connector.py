@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -77,7 +78,6 @@ class ExampleConnector(KVConnectorBase):
             check_folder(self.folder)
             self._form = cache_form(config)
             self._metadata = ExampleConnectorMetadata()
-            self._names: dict[str, str] = {}  # of prompts to be fetched, by request
             return
         from minivllm.kv_transfer.layer_files import LayerFiles
 
@@ -135,13 +135,13 @@ class ExampleConnector(KVConnectorBase):
                 f"kv_transfer_params['remote_name'] is {name!r}, but its files are gone from "
                 f"shared_storage_path, or were never there."
             )
-        self._names[request.request_id] = name
 
     def get_num_new_matched_tokens(
         self, seq: Sequence, num_computed_tokens: int
     ) -> tuple[int | None, bool]:
         """All of a prompt that is not cached here, once; after a preemption it is computed."""
-        if seq.seq_id not in self._names or seq.request.num_preemptions:
+        params = seq.request.kv_transfer_params or {}
+        if not params.get("do_remote_prefill") or seq.request.num_preemptions:
             return 0, False
         return seq.num_prompt_tokens - num_computed_tokens, True
 
@@ -152,7 +152,7 @@ class ExampleConnector(KVConnectorBase):
         num_local = seq.num_prompt_tokens - num_external_tokens
         transfer = PromptTransfer(
             seq.seq_id,
-            self._names[seq.seq_id],
+            prompt_name(seq.request, self.block_size, self._form),
             block_ids,
             first_block=num_local // self.block_size,
             num_tokens=seq.num_prompt_tokens,
@@ -161,8 +161,6 @@ class ExampleConnector(KVConnectorBase):
 
     def build_connector_meta(self, scheduler_output: Any) -> ExampleConnectorMetadata:
         """Return the transfers that have been asked for since the last plan."""
-        if scheduler_output.reset:  # the blocks of those before are others' by now
-            self._metadata.saves.clear()
         metadata = self._metadata
         self._metadata = ExampleConnectorMetadata()
         return metadata
@@ -171,7 +169,6 @@ class ExampleConnector(KVConnectorBase):
         self, seq: Sequence, block_ids: list[int]
     ) -> tuple[bool, dict[str, Any] | None]:
         """Keep the blocks of a prompt that is to be sent, if its answer ended by its length."""
-        self._names.pop(seq.seq_id, None)
         params = seq.request.kv_transfer_params or {}
         by_length = seq.status == RequestStatus.FINISHED_LENGTH_CAPPED
         if not (params.get("do_remote_decode") and by_length and seq.index == 0):
@@ -221,9 +218,16 @@ class ExampleConnector(KVConnectorBase):
         return self._files.take_ended()
 
     def forget_all(self) -> None:
-        """Drop what has been read and not been put into blocks; what is being written goes on."""
-        assert self._files is not None, "this is a worker's side"
-        self._files.forget_loads()
+        """Drop transfers that workers have not heard of, or what they have read and not put into
+        blocks; what is being written goes on.
+        """
+        if self._files is not None:
+            self._files.forget_loads()
+            return
+        for transfer in self._metadata.saves:
+            with suppress(OSError):  # another engine may have kept the same promise
+                (self.folder / transfer.name).rmdir()
+        self._metadata = ExampleConnectorMetadata()
 
     def shutdown(self) -> None:
         """End the threads that read and write."""
@@ -237,7 +241,7 @@ def _read_settings(given: Mapping[str, Any]) -> dict[str, Any]:
         check(name in _SETTINGS, where, given[name], f"one of {sorted(_SETTINGS)}")
     settings = {**_SETTINGS, **given}
     path = settings["shared_storage_path"]
-    ok = isinstance(path, (str, os.PathLike)) and str(path) != ""
+    ok = isinstance(path, (str, os.PathLike)) and str(path) != "" and "\0" not in str(path)
     check(ok, "kv_connector_extra_config['shared_storage_path']", path, "a folder")
     for name in ("load_timeout", "keep_for"):
         ok = is_number(settings[name]) and settings[name] > 0

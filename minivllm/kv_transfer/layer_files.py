@@ -145,6 +145,8 @@ class LayerFiles:
                 output.finished_recving.add(transfer.seq_id)
             except Exception as error:
                 output.failed_recving[transfer.seq_id] = f"its files cannot be read: {error}"
+                if future.exception() is not None:  # the next sender would take them for whole
+                    shutil.rmtree(self.folder / transfer.name, ignore_errors=True)
         for transfer, future in _take_done(self._saves):
             output.finished_sending.add(transfer.seq_id)
             if (failure := future.exception()) is not None:

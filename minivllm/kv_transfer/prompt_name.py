@@ -57,6 +57,18 @@ def cache_form(config: Any) -> str:
     return repr(sorted(form.items()))
 
 
+def _extra_keys(request: Request, start: int, end: int) -> tuple[Any, ...]:
+    """Keys of a block hash; of an adapter that was read only the digest of its files is left.
+
+    Its name, number and directory may be others on another machine.
+    """
+    keys = generate_block_hash_extra_keys(request, start, end)
+    if start > 0 or request.lora is None or not request.lora.digest:
+        return keys
+    num_keys = len(request.lora)  # "lora" in the place of its number
+    return ("lora", request.lora.digest, *keys[num_keys:])
+
+
 def prompt_name(request: Request, block_size: int, form: str) -> str:
     """Return the name of a prompt's K and V: 64 hexadecimal digits.
 
@@ -69,6 +81,6 @@ def prompt_name(request: Request, block_size: int, form: str) -> str:
     parent = _ROOT
     for start in range(0, len(token_ids), block_size):
         end = min(start + block_size, len(token_ids))
-        extra_keys = generate_block_hash_extra_keys(request, start, end)
+        extra_keys = _extra_keys(request, start, end)
         parent = hash_block_tokens(parent, token_ids[start:end], extra_keys)
     return sha256(parent + form.encode()).hexdigest()

@@ -15,7 +15,12 @@ from typing import Any
 from minivllm.config import VllmConfig
 from minivllm.metrics.reader import Counter, Gauge, Histogram, Metric, Vector
 from minivllm.metrics.spec_decode import SpecDecodingStats
-from minivllm.metrics.stats import FinishedRequestStats, IterationStats, SchedulerStats
+from minivllm.metrics.stats import (
+    KV_FETCH_STAGES,
+    FinishedRequestStats,
+    IterationStats,
+    SchedulerStats,
+)
 
 # Upper bounds in seconds, as vLLM has them.
 _FIRST_TOKEN = (.001, .005, .01, .02, .04, .06, .08, .1, .25, .5, .75, 1, 2.5, 5, 7.5, 10, 20, 40,
@@ -104,6 +109,7 @@ class EngineMetrics:
         num_spec_tokens: the most drafts of a sequence; 0: there are none, nor metrics of them.
         max_loras: the most adapters in a step; 0: there are none, nor a metric of them.
         keeps_prompt_ends: whether sliding windows keep nothing else for others to find.
+        fetches: True if K and V of other engines are fetched; else there is no metric of that.
 
     Attributes:
         processor_cache: the front end's ``ProcessorCache``; None: there are no metrics of it.
@@ -116,15 +122,18 @@ class EngineMetrics:
         num_spec_tokens: int = 0,
         max_loras: int = 0,
         keeps_prompt_ends: bool = False,
+        fetches: bool = False,
     ):
         self.keeps_prompt_ends = keeps_prompt_ends
         self.scheduler = SchedulerStats()
         self.processor_cache: Any = None
         self.max_loras = max_loras
+        self.fetches = fetches
         self.spec_decoding = SpecDecodingStats(num_spec_tokens) if num_spec_tokens else None
         self.cache_config = {name: str(cache_config.get(name)) for name in CACHE_LABELS}
         self.num_prompt_tokens = 0
         self.num_cached_tokens = 0
+        self.num_external_tokens = 0
         self.num_generation_tokens = 0
         self.finished = dict.fromkeys(_REASONS, 0)
         lengths = one_two_five(max_model_len)
@@ -140,6 +149,7 @@ class EngineMetrics:
         blocks = {"num_gpu_blocks": num_gpu_blocks, "num_cpu_blocks": num_cpu_blocks}
         limits = config.scheduler_config
         settings = vars(config.cache_config) | blocks
+        transfer = config.kv_transfer_config
         return cls(
             limits.max_model_len,
             settings,
@@ -148,6 +158,7 @@ class EngineMetrics:
             keeps_prompt_ends=config.cache_config.prefix_cache_retention_interval == 0
             and any(config.model_config.sliding_windows)
             and not limits.disable_hybrid_kv_cache_manager,
+            fetches=transfer is not None and transfer.is_kv_consumer,
         )
 
     def record(self, scheduler: SchedulerStats, iteration: IterationStats) -> None:
@@ -157,6 +168,7 @@ class EngineMetrics:
             self.spec_decoding.add(scheduler.spec_decoding_stats)
         self.num_prompt_tokens += iteration.num_prompt_tokens
         self.num_cached_tokens += iteration.num_cached_tokens
+        self.num_external_tokens += iteration.num_external_tokens
         self.num_generation_tokens += iteration.num_generation_tokens
         computed = iteration.num_prompt_tokens - iteration.num_cached_tokens
         histograms = self.histograms
@@ -192,6 +204,8 @@ class EngineMetrics:
             "num_preemptions": now.num_preemptions,
             "prefix_cache_queries": now.prefix_cache_queries,
             "prefix_cache_hits": now.prefix_cache_hits,
+            "external_prefix_cache_queries": now.external_prefix_cache_queries,
+            "external_prefix_cache_hits": now.external_prefix_cache_hits,
         }
         if self.processor_cache is not None:
             counters["mm_cache_queries"] = self.processor_cache.num_queries
@@ -210,11 +224,22 @@ class EngineMetrics:
             metrics.append(Vector(name, labels, list(accepted)))
         if self.max_loras:
             metrics.append(self._lora_requests_info())
+        if self.fetches:
+            for stage in KV_FETCH_STAGES:
+                number = now.num_kv_fetch_reqs_by_stage.get(stage, 0)
+                name = "vllm:num_requests_kv_fetch_by_stage"
+                metrics.append(Gauge(name, labels | {"stage": stage}, number))
         computed = self.num_prompt_tokens - self.num_cached_tokens
         by_label = {
             ("request_success", "finished_reason"): self.finished,
             ("prompt_tokens_by_source", "source"): {
-                "local_compute": computed, "local_cache_hit": self.num_cached_tokens,
+                "local_compute": computed,
+                "local_cache_hit": self.num_cached_tokens - self.num_external_tokens,
+                "external_kv_transfer": self.num_external_tokens,
+            },
+            ("prompt_tokens_cached_by_source", "source"): {
+                "device": now.prefix_cache_hits, "host": 0, "p2p": 0, "disk": 0,
+                "external_unspecified": now.external_prefix_cache_hits,
             },
         }  # fmt: skip
         for (name, label), counts in by_label.items():

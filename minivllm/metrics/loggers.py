@@ -11,6 +11,7 @@ from minivllm import envs
 from minivllm.logger import init_logger
 from minivllm.metrics.families import EngineMetrics
 from minivllm.metrics.spec_decode import SpecDecodingStats
+from minivllm.metrics.stats import KV_FETCH_STAGES
 
 logger = init_logger(__name__)
 
@@ -52,13 +53,22 @@ class LoggingStatLogger:
         seconds = max(now - since, 1e-9)
         prompt_rate = (metrics.num_prompt_tokens - prompt) / seconds
         generation_rate = (metrics.num_generation_tokens - generation) / seconds
+        fetches = [stats.num_kv_fetch_reqs_by_stage.get(stage, 0) for stage in KV_FETCH_STAGES]
+        num_fetched = fetches[1] + fetches[2]  # they wait beside the queue
         line = (
             f"Avg prompt throughput: {prompt_rate:.1f} tokens/s, "
             f"Avg generation throughput: {generation_rate:.1f} tokens/s, "
             f"Running: {stats.num_running_reqs} reqs, "
-            f"Waiting: {stats.num_waiting_reqs - stats.num_swapped_reqs} reqs, "
-            f"GPU KV cache usage: {100 * stats.kv_cache_usage:.1f}%"
+            f"Waiting: {stats.num_waiting_reqs - stats.num_swapped_reqs - num_fetched} reqs, "
         )
+        if num_fetched:
+            line += f"Deferred: {num_fetched} reqs, "
+        if any(fetches):
+            line += (
+                f"KV fetch: {fetches[0]} waiting to start, {fetches[1]} in progress, "
+                f"{fetches[2]} completed waiting, "
+            )
+        line += f"GPU KV cache usage: {100 * stats.kv_cache_usage:.1f}%"
         if stats.num_swapped_reqs:
             line += f", Swapped: {stats.num_swapped_reqs} reqs"
             line += f", CPU KV cache usage: {100 * stats.cpu_cache_usage:.1f}%"
@@ -67,6 +77,9 @@ class LoggingStatLogger:
             hits = stats.recent_prefix_cache_hits
             line += f", Prefix cache hit rate: {100 * hits / max(1, queries):.1f}%"
             line += f" ({WINDOWS_KEEP_ENDS})" if metrics.keeps_prompt_ends else ""
+        if queries := stats.recent_external_prefix_cache_queries:
+            hits = stats.recent_external_prefix_cache_hits
+            line += f", External prefix cache hit rate: {100 * hits / queries:.1f}%"
         logger.info("%s%s", self.prefix, line)
         if self._drafts is not None:
             logger.info("%s%s", self.prefix, self._drafts.as_line(seconds))

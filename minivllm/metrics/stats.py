@@ -9,13 +9,16 @@ from dataclasses import dataclass, field
 
 from minivllm.metrics.spec_decode import SpecDecodingStats
 
+# stages of ``SchedulerStats.num_kv_fetch_reqs_by_stage``
+KV_FETCH_STAGES = ("waiting_to_start", "in_progress", "completed_waiting")
+
 
 @dataclass
 class SchedulerStats:
     """Queues and KV cache after a step. Counts of events are since the engine began."""
 
     num_running_reqs: int = 0
-    num_waiting_reqs: int = 0  # those on the host included
+    num_waiting_reqs: int = 0  # those on the host, and those that wait for K and V, included
     num_swapped_reqs: int = 0
     kv_cache_usage: float = 0.0  # a share of the blocks
     cpu_cache_usage: float = 0.0  # the same of the host's
@@ -23,6 +26,12 @@ class SchedulerStats:
     prefix_cache_hits: int = 0  # tokens that were found
     recent_prefix_cache_queries: int = 0  # the same two, over the last requests
     recent_prefix_cache_hits: int = 0
+    external_prefix_cache_queries: int = 0  # the same four, of a KV connector
+    external_prefix_cache_hits: int = 0
+    recent_external_prefix_cache_queries: int = 0
+    recent_external_prefix_cache_hits: int = 0
+    # requests that wait for K and V from elsewhere, by stage; none unless some are fetched
+    num_kv_fetch_reqs_by_stage: dict[str, int] = field(default_factory=dict)
     num_preemptions: int = 0
     # names of adapters that have requests, by where these are
     running_lora_adapters: list[str] = field(default_factory=list)
@@ -66,7 +75,8 @@ class IterationStats:
     """Tokens and latencies of one step."""
 
     num_prompt_tokens: int = 0  # of prompts that were completed
-    num_cached_tokens: int = 0  # those of them that the prefix cache had
+    num_cached_tokens: int = 0  # those of them that were not computed here
+    num_external_tokens: int = 0  # those of these that came from other engines
     num_generation_tokens: int = 0
     time_to_first_tokens: list[float] = field(default_factory=list)
     inter_token_latencies: list[float] = field(default_factory=list)

@@ -8,11 +8,13 @@ last token computed. One that has ended may hold its blocks a while longer, unti
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Iterable
+from typing import Any, Protocol
 
 from minivllm.kv.manager import KVCacheManager
-from minivllm.kv.prefix_cache import CacheHit
+from minivllm.kv.prefix_cache import CacheHit, CachingMetrics, PrefixCacheStats
 from minivllm.kv_transfer.base import KVConnectorBase, KVConnectorOutput
+from minivllm.metrics.stats import KV_FETCH_STAGES
 from minivllm.request import Request, RequestStatus, Sequence
 from minivllm.scheduling.output import SchedulerOutput
 from minivllm.scheduling.request_queue import RequestQueue
@@ -62,6 +64,10 @@ class RemoteKVs:
         self._received: set[str] = set()  # of those that wait: their K and V are there
         self.num_ended = 0  # transfers so far
         self._given_up: set[str] = set()  # requests whose transfer has failed, computed here
+        self.stats = PrefixCacheStats()  # of what the connector was asked for
+        self.recent = CachingMetrics()
+        # nothing is to be had for these tokens of theirs; they count if they are admitted now
+        self._without: list[tuple[Sequence, int]] = []
 
     # -- while a step is planned -------------------------------------------------------------------
 
@@ -80,6 +86,8 @@ class RemoteKVs:
             self.kv_manager.cache_blocks(seq, seq.num_computed_tokens)
             scheduler.resume(seq, output)
             return True
+        if request.num_cached_tokens is None:
+            request.num_external_computed_tokens = 0  # those that did not come
         if len(request.unfinished_seqs) > 1 or request.request_id in self._given_up:
             return None
         (seq,) = request.unfinished_seqs
@@ -88,6 +96,7 @@ class RemoteKVs:
         if num_external is None:
             return True
         if num_external == 0 or seq.skip_reading_prefix_cache:
+            self._without.append((seq, seq.num_tokens - hit.num_tokens))
             return None
         # Until its K and V have come it gives nothing back: it must fit beside what prompts under
         # way still need, or both could wait for each other.
@@ -109,6 +118,7 @@ class RemoteKVs:
         manager.allocate_new_computed_blocks(seq, hit)
         if manager.prefix_cache is not None:
             manager.prefix_cache.record_queries([seq])
+        self._count(seq, seq.num_tokens - hit.num_tokens, num_external)
         seq.num_computed_tokens += num_external
         table = manager.block_tables[seq.seq_id]
         blocks = manager.block_pool.get_new_blocks(table.num_missing_blocks(seq.num_tokens))
@@ -119,11 +129,24 @@ class RemoteKVs:
             self.trace.record(TransferStarted, seq.seq_id, "recv", num_external)
         # the last token is computed in any case: its logits give the next one
         seq.num_computed_tokens = min(seq.num_computed_tokens, seq.num_tokens - 1)
+        num_external = max(0, seq.num_computed_tokens - hit.num_tokens)
+        seq.request.num_external_computed_tokens = num_external
+
+    def _count(self, seq: Sequence, num_tokens: int, num_hits: int) -> None:
+        """Count a request that is admitted: tokens asked of the connector, and what it has."""
+        preempted = seq.request.num_preemptions > 0
+        self.stats.record(num_tokens, num_hits, preempted)
+        if not preempted:
+            self.recent.observe(num_tokens, num_hits)
 
     # -- after a step ------------------------------------------------------------------------------
 
     def update(self, output: KVConnectorOutput | None, scheduler: Admission) -> list[Sequence]:
         """Hear of transfers that have ended. Returns the sequences that end since theirs failed."""
+        for seq, num_tokens in self._without:
+            if seq.status not in (RequestStatus.WAITING, RequestStatus.PREEMPTED):
+                self._count(seq, num_tokens, 0)
+        self._without.clear()
         if not output:
             return []
         self.connector.update_connector_output(output)
@@ -188,9 +211,32 @@ class RemoteKVs:
 
     def reset(self) -> None:
         """Forget all transfers: a step has failed, and no block is anybody's any more."""
+        self.connector.forget_all()
         self.waiting.clear()
         self.sending.clear()
         self._received.clear()
+        self._without.clear()
+
+    def _is_to_be_fetched(self, request: Request) -> bool:
+        params = request.kv_transfer_params or {}
+        is_new = request.request_id not in self._given_up and not request.num_preemptions
+        return bool(params.get("do_remote_prefill")) and is_new
+
+    def make_stats(self, waiting: Iterable[Request]) -> dict[str, Any]:
+        """Make the fields of SchedulerStats that are about transfers.
+
+        Args:
+            waiting: requests of the waiting queue.
+        """
+        to_start = sum(map(self._is_to_be_fetched, waiting))
+        counts = (to_start, len(self.waiting) - len(self._received), len(self._received))
+        return {
+            "external_prefix_cache_queries": self.stats.queries,
+            "external_prefix_cache_hits": self.stats.hits,
+            "recent_external_prefix_cache_queries": self.recent.queries,
+            "recent_external_prefix_cache_hits": self.recent.hits,
+            "num_kv_fetch_reqs_by_stage": dict(zip(KV_FETCH_STAGES, counts, strict=True)),
+        }
 
 
 class Connectable(Protocol):

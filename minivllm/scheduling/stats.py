@@ -24,6 +24,10 @@ def make_stats(scheduler: Scheduler) -> SchedulerStats:
         features["recent_prefix_cache_hits"] = recent.hits
     if scheduler.config.max_loras:
         features |= scheduler.lora_slots.make_stats(scheduler.running, waiting)
+    remote = scheduler.remote_kvs
+    if remote is not None:
+        features |= remote.make_stats(scheduler.waiting)
+        waiting += remote.waiting.values()
     return SchedulerStats(
         num_running_reqs=len(scheduler.requests) - len(waiting),
         num_waiting_reqs=len(waiting),

@@ -39,6 +39,7 @@ class SequenceState:
     num_preemptions: int = 0
     other_tables: list[list[int]] = field(default_factory=list)  # of KV cache groups 1, 2, ...
     mm_items: tuple[tuple[str, int, int], ...] = ()  # as in RequestAdded
+    transfer: str = ""  # "recv" or "send", while its K and V are on their way
 
     @property
     def tables(self) -> list[list[int]]:
@@ -126,6 +127,16 @@ class State:
     def num_free_blocks(self) -> int:
         """Free blocks; the null block is not one of them."""
         return self.num_blocks - 1 - len(self.ref_counts)
+
+    @property
+    def receiving(self) -> list[str]:
+        """Requests that wait beside the queue, with blocks for K and V from elsewhere."""
+        return [s.request_id for s in self._busy.values() if s.status == "receiving"]
+
+    @property
+    def sending(self) -> list[str]:
+        """Sequences that have ended, and keep their blocks until these are sent."""
+        return [s.seq_id for s in self._busy.values() if s.transfer == "send"]
 
     @property
     def num_scheduled_tokens(self) -> int:
@@ -235,14 +246,12 @@ class State:
                 seq.num_scheduled_tokens = 0
                 seq.in_flight = []
                 seq.num_preemptions += 1
-                self._drop_nulls(seq)
             case records.SwappedOut():
                 if seq.seq_id in self.running:  # else said of another group's blocks
                     self.running.remove(seq.seq_id)
                     self.swapped.append(seq.seq_id)
                     seq.status = "swapped"
                     seq.num_preemptions += 1
-                    self._drop_nulls(seq)
             case records.SwappedIn():
                 if seq.seq_id in self.swapped:
                     self.swapped.remove(seq.seq_id)
@@ -267,13 +276,17 @@ class State:
                     step, num_tokens = seq.in_flight[0]
                     seq.in_flight[0] = step, num_tokens - num_rejected
                 seq.num_scheduled_tokens -= num_rejected
-            case records.TransferStarted(kind="recv"):
-                if seq.request_id in self.waiting:
-                    self.waiting.remove(seq.request_id)
-                seq.status = "receiving"
-            case records.TransferEnded(kind="recv", queue_index=int(index)):
-                self.waiting.insert(index, seq.request_id)
-                seq.status = "waiting"
+            case records.TransferStarted():
+                seq.transfer = record.kind
+                if record.kind == "recv":
+                    if seq.request_id in self.waiting:
+                        self.waiting.remove(seq.request_id)
+                    seq.status = "receiving"
+            case records.TransferEnded():
+                seq.transfer = ""
+                if record.queue_index is not None:
+                    self.waiting.insert(record.queue_index, seq.request_id)
+                    seq.status = "waiting"
             case records.Sampled():
                 seq.token_ids.append(record.token_id)
             case records.Finished():
@@ -284,7 +297,6 @@ class State:
                 elif seq.request_id in self.waiting:
                     self.waiting.remove(seq.request_id)
                 seq.status = record.reason
-                self._drop_nulls(seq)
 
     def _restart(self, waiting: Iterable[str]) -> None:
         """Let all requests wait: nothing is computed, no block is held or cached."""
@@ -294,6 +306,9 @@ class State:
         for seq in self.sequences.values():
             seq.block_ids = []
             seq.other_tables = []
+            seq.transfer = ""
+            if seq.status == "receiving":
+                seq.status = "waiting"
             if seq.status in ALIVE:
                 seq.num_computed_tokens = 0
                 seq.num_scheduled_tokens = 0
@@ -328,12 +343,6 @@ class State:
 
     def _free_all_blocks(self) -> None:
         self.free_queue = OrderedDict.fromkeys(range(1, self.num_blocks))
-
-    def _drop_nulls(self, seq: SequenceState) -> None:
-        """Empty the tables that have nothing but nulls: no block of theirs is given back."""
-        for table in seq.tables:
-            if not any(table):
-                table.clear()
 
     def _hand_out(self, block_ids: Iterable[int]) -> None:
         """Allocate blocks: they leave the free queue, and are not cached any more."""

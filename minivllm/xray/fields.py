@@ -21,7 +21,8 @@ _NUMBERS = {  # least and largest of those in a header
     "num_blocks": (2, _MOST_BLOCKS), "block_size": (1, 10**6), "engine": (0, 10**6),
     "max_num_batched_tokens": (1, 10**9), "max_num_seqs": (1, 10**7), "max_model_len": (1, 10**9),
     "long_prefill_token_threshold": (0, 10**9), "num_speculative_tokens": (0, 10**6),
-    "num_lookahead_tokens": (0, 10**6), "watermark_blocks": (0, _MOST_BLOCKS),
+    "num_lookahead_tokens": (0, 10**6), "max_concurrent_batches": (1, 10**4),
+    "watermark_blocks": (0, _MOST_BLOCKS),
 }  # fmt: skip
 _TEXTS = ("vllm_version", "scheduler", "model", "policy")
 _SWITCHES = ("text", "enable_prefix_caching", "enable_chunked_prefill", "async_scheduling",

@@ -59,6 +59,11 @@ def is_async(xray: XRay) -> bool:
     return header["settings"].get("async_scheduling", False) or by_name
 
 
+def num_plans_of(xray: XRay) -> int:
+    """Number of plans that could be in flight at once."""
+    return xray.header["settings"].get("max_concurrent_batches", 1 + is_async(xray))
+
+
 def arrivals_of(xray: XRay) -> dict[str, float]:
     """Return when each request came to the server, in seconds, by its id.
 
@@ -168,7 +173,7 @@ def make_scheduler(xray: XRay, clock: Callable[[], float] = time.perf_counter) -
             trace=trace,
             specs=specs,
             max_model_len=needed(header, "max_model_len"),
-            max_in_flight_tokens=budget * (1 + is_async(xray)),
+            max_in_flight_tokens=budget * num_plans_of(xray),
             retention_interval=settings.get("prefix_cache_retention_interval", 0),
         )
     speculative = None

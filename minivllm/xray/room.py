@@ -27,6 +27,7 @@ class Room:
         self._watermark = settings.get("watermark_blocks", 0)
         self._groups = state.groups or (TableGroup(state.block_size),)
         num_plans = 1 + settings.get("async_scheduling", False)
+        num_plans = settings.get("max_concurrent_batches", num_plans)
         self._in_flight = num_plans * settings.get("max_num_batched_tokens", inf)
         self._longest = settings.get("max_model_len", inf)
         self._common: dict[tuple[str, str], int] = {}  # blocks that two sequences begin with

@@ -101,7 +101,7 @@ def _check_groups(managers: Sequence[Any], hash_block_size: int) -> None:
 
 
 def _groups_of(managers: Sequence[Any]) -> list[dict[str, Any]]:
-    """What a header says of KV cache groups; nothing of full attention alone."""
+    """KV cache groups as a header has them; none of full attention alone."""
     groups: list[dict[str, Any]] = []
     for manager in managers:
         group = {"kind": "full", "block_size": manager.block_size}
@@ -119,7 +119,10 @@ def header_of(scheduler: Any, version: str, text: bool) -> dict[str, Any]:
     engine = engine_of(config.parallel_config)
     coordinator = scheduler.kv_cache_manager.coordinator
     groups = _groups_of(coordinator.single_type_managers)
-    retention = {"prefix_cache_retention_interval": coordinator.retention_interval}
+    of_windows = {
+        "prefix_cache_retention_interval": coordinator.retention_interval,
+        "max_concurrent_batches": config.max_concurrent_batches,
+    }
     return {
         "vllm_version": version,
         "scheduler": type(scheduler).__name__,
@@ -145,7 +148,7 @@ def header_of(scheduler: Any, version: str, text: bool) -> dict[str, Any]:
             "long_prefill_token_threshold_adaptive": bool(
                 planning.long_prefill_token_threshold_adaptive
             ),
-            **(retention if groups else {}),
+            **(of_windows if groups else {}),
         },
         "text": text,
     }

@@ -39,9 +39,11 @@ def watch_manager(manager: Any, recorder: Recorder, group: int) -> None:
                 recorder.rows.append(("BlocksShared", request_id, ids, *end))
 
     def free_(request_id):
-        ids = [block.block_id for block in tables.get(request_id, ()) if not block.is_null]
+        blocks = tables.get(request_id, ())
+        ids = [block.block_id for block in blocks if not block.is_null]
+        has_table = bool(blocks)
         free(request_id)
-        if ids:
+        if has_table:
             recorder.rows.append(("BlocksFreed", request_id, ids, *end))
 
     manager.allocate_new_blocks = allocate_new_blocks

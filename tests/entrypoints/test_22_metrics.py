@@ -74,7 +74,7 @@ def test_cached_tokens_of_a_prompt_are_not_tokens_of_a_step(llm):
         for metric in llm.get_metrics()
         if metric.name == "vllm:prompt_tokens_by_source"
     }
-    assert sources == {"local_compute": 10, "local_cache_hit": 8}
+    assert sources == {"local_compute": 10, "local_cache_hit": 8, "external_kv_transfer": 0}
 
 
 def test_what_is_swapped_is_in_the_log(tiny_qwen2, capsys):

@@ -156,6 +156,28 @@ def test_the_decode_server_computes_one_token_of_a_prompt(servers):
     assert "remote_name" in wrong.json()["error"]["message"]
 
 
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"do_remote_prefill": True},
+        {"do_remote_prefill": True, "remote_name": "../../etc"},
+        {"do_remote_prefill": True, "remote_name": "0" * 64},
+        {"do_remote_prefill": 1},
+        {"do_remote_prefill": True, "do_remote_decode": True},
+        {"do_remote_decode": True},  # of a server that fetches
+        [1],
+        "text",
+    ],
+)
+def test_what_cannot_be_asked_is_refused_with_400(servers, params):
+    _, decode, _ = servers
+    body = {"prompt": [3, 4] * 40, "kv_transfer_params": params} | COMMON
+    found = httpx.post(f"{decode.url}/v1/completions", json=body, timeout=60)
+    assert found.status_code == 400
+    message = found.json()["error"]["message"]
+    assert "kv_transfer_params" in message
+
+
 def test_what_is_wrong_is_said_and_a_server_that_is_gone_too(servers):
     _, decode, url = servers
     assert httpx.post(f"{url}/v1/completions", content=b"{").status_code == 400

@@ -11,67 +11,21 @@ import torch
 from helpers import examples, make_llm, workers_of, workload
 from hypothesis import given
 from hypothesis import strategies as st
+from two_engines import (
+    LIMITS,
+    asking,
+    engine,
+    go_on,
+    greedy,
+    ids_of,
+    prefill,
+    prompt_tokens_computed,
+)
 
 from minivllm import SamplingParams
 from minivllm.kv_transfer.base import KVConnectorBase, KVConnectorMetadata, KVConnectorOutput
 from minivllm.kv_transfer.example_connector import ExampleConnector
 from minivllm.kv_transfer.layer_files import LayerFiles, sweep
-from minivllm.trace.records import Preempted, Scheduled
-
-LIMITS = {"block_size": 4, "max_model_len": 64, "num_gpu_blocks_override": 60}
-
-
-def transfer_config(folder, role, policy="fail", **extra):
-    return {
-        "kv_connector": "ExampleConnector",
-        "kv_role": role,
-        "kv_load_failure_policy": policy,
-        "kv_connector_extra_config": {"shared_storage_path": str(folder), **extra},
-    }
-
-
-def engine(directory, folder, role, policy="fail", extra=None, **kwargs):
-    config = transfer_config(folder, role, policy, **extra or {})
-    return make_llm(directory, kv_transfer_config=config, **LIMITS | kwargs)
-
-
-def asking(params, asked):
-    """Parameters of a request that also asks something of the connector."""
-    values = {name: getattr(params, name) for name in ("temperature", "max_tokens", "seed", "n")}
-    extra = {"kv_transfer_params": asked}
-    return SamplingParams(**values, ignore_eos=params.ignore_eos, extra_args=extra)
-
-
-def prefill(llm, prompts, **kwargs):
-    """Compute prompts and send them; returns what the other engine must be given."""
-    one = SamplingParams(temperature=0, max_tokens=1, ignore_eos=True)
-    params = asking(one, {"do_remote_decode": True})
-    inputs = [{"prompt_token_ids": prompt} for prompt in prompts]
-    outputs = llm.generate(inputs, params, use_tqdm=False, **kwargs)
-    return [output.kv_transfer_params for output in outputs]
-
-
-def ids_of(outputs):
-    return [[c.token_ids for c in output.outputs] for output in outputs]
-
-
-def greedy(max_tokens=6, **kwargs):
-    return SamplingParams(temperature=0, max_tokens=max_tokens, ignore_eos=True, **kwargs)
-
-
-def go_on(llm, prompts, params, asked, **kwargs):
-    """Continue what another engine has computed."""
-    inputs = [{"prompt_token_ids": prompt} for prompt in prompts]
-    params = [asking(p, a) for p, a in zip(params, asked, strict=True)]
-    return llm.generate(inputs, params, use_tqdm=False, **kwargs)
-
-
-def prompt_tokens_computed(llm):
-    """By request, of those that were not preempted: tokens in the step that admitted it."""
-    trace = llm.llm_engine.trace
-    preempted = {record.seq_id for record in trace.of(Preempted)}
-    first = {r.seq_id: r.num_tokens for r in trace.of(Scheduled) if r.kind == "new"}
-    return {name: number for name, number in first.items() if name not in preempted}
 
 
 @pytest.mark.parametrize("cache", ["auto", "int8_per_token_head", "fp8_e4m3"])
@@ -414,7 +368,16 @@ def test_files_that_are_gone_are_refused(tiny_qwen2, tmp_path):
         ({}, {"pipeline_parallel_size": 2}, "beside pipeline_parallel_size"),
         ({"kv_connector_extra_config": {"path": 1}}, {}, r"extra_config\['path'\]"),
         ({"kv_connector_extra_config": {"load_timeout": 0}}, {}, "above 0"),
+        ({"kv_connector_extra_config": {"load_timeout": float("inf")}}, {}, "above 0"),
+        ({"kv_connector_extra_config": {"keep_for": "600"}}, {}, "above 0"),
+        ({"kv_connector_extra_config": {"keep_for": True}}, {}, "above 0"),
         ({"kv_connector_extra_config": {"shared_storage_path": ""}}, {}, "a folder"),
+        ({"kv_connector_extra_config": {"shared_storage_path": "/tmp/\0"}}, {}, "a folder"),
+        ({"kv_connector_extra_config": [1]}, {}, "kv_connector_extra_config must be an object"),
+        ({"kv_connector": 7, "kv_role": "kv_both"}, {}, "kv_connector must be a name or a class"),
+        ({"kv_connector": dict, "kv_role": "kv_both"}, {}, "Unsupported connector type"),
+        ({"kv_role": ["kv_both"]}, {}, "Unsupported kv_role"),
+        ({"engine_id": 7}, {}, "engine_id must be a string"),
         (
             {"kv_connector_extra_config": {"shared_storage_path": "/proc/x"}},
             {},

@@ -8,7 +8,15 @@ from helpers import assert_same_free_queue
 from test_viz_figures import SVG, check_figure, drawing, texts
 from traced_runs import HEADS, chunked, windowed
 
-from minivllm.kv.kv_cache_spec import FullAttentionSpec, SlidingWindowSpec, table_groups
+from minivllm import EngineArgs
+from minivllm.engine.core_parts import make_scheduler
+from minivllm.kv.kv_cache_config import KVCacheConfig
+from minivllm.kv.kv_cache_spec import (
+    FullAttentionSpec,
+    SlidingWindowSpec,
+    get_kv_cache_groups,
+    table_groups,
+)
 from minivllm.lab.sim.loop import run_steps
 from minivllm.lab.sim.make import make_request, make_traced_scheduler
 from minivllm.lab.viz.model.frames import frames
@@ -17,6 +25,8 @@ from minivllm.lab.viz.model.timeline_model import TimelineWindow, read_history
 from minivllm.lab.viz.page.chrome_trace import chrome_trace
 from minivllm.lab.viz.page.live import picture
 from minivllm.lab.viz.page.page import run_to_json
+from minivllm.metrics.families import EngineMetrics
+from minivllm.metrics.loggers import LoggingStatLogger
 from minivllm.trace import Trace
 from minivllm.trace.groups import TableGroup, group_labels
 from minivllm.trace.records import (
@@ -26,6 +36,8 @@ from minivllm.trace.records import (
     BlocksSkipped,
     Finished,
     RequestAdded,
+    SwappedIn,
+    SwappedOut,
 )
 from minivllm.viz import (
     block_grid,
@@ -37,6 +49,7 @@ from minivllm.viz import (
     table_strip,
     timeline,
 )
+from minivllm.worker.kv_cache import kv_cache_specs
 
 STEM = list(range(40))
 
@@ -63,8 +76,9 @@ def unequal():
 # -- the state that a trace leads to ---------------------------------------------------------------
 
 
+@pytest.mark.parametrize("swap", [False, True])
 @pytest.mark.parametrize("windows", [(9, None), (5, 9, None), (7,), (1, None), (1,)])
-def test_a_state_has_the_tables_and_the_free_queue_of_the_manager(windows):
+def test_a_state_has_the_tables_and_the_free_queue_of_the_manager(windows, swap):
     specs = [
         FullAttentionSpec(4, **HEADS)
         if window is None
@@ -76,9 +90,11 @@ def test_a_state_has_the_tables_and_the_free_queue_of_the_manager(windows):
         block_size=4,
         max_num_batched_tokens=20,
         enable_prefix_caching=True,
+        num_host_blocks=40 if swap else 0,
         groups=specs,
         prefix_cache_retention_interval=None,
         max_model_len=80,
+        preemption_mode="swap" if swap else "recompute",
     )
     requests = [
         make_request(str(i), [*STEM[: 4 * i], *[50 + i] * (9 - i)], 20, arrival_time=2.0 * i)
@@ -106,11 +122,16 @@ def test_a_table_that_is_null_throughout_ends_with_its_request():
     trace.record(BlocksAllocated, "a", (1,))
     trace.record(BlocksAllocated, "a", (2,), 1)
     trace.record(BlocksSkipped, "a", (1,))
+    trace.record(BlocksFreed, "a", ())
     trace.record(BlocksFreed, "a", (2,), 1)
     trace.record(Finished, "a", "abort")
     trace.plan_step()
     trace.end_step()
-    assert trace.state_at(0).sequences["a"].tables == [[], []]
+    state = trace.state_at(0)
+    assert state.sequences["a"].tables == [[], []]
+    assert list(state.free_queue)[:2] == [2, 1]  # none is cached: each goes to the front
+    (frame,) = frames(trace)
+    assert "A is aborted and gives back block 2" in frame.words
 
 
 def test_groups_have_short_and_long_names():
@@ -253,6 +274,19 @@ def test_words_tell_what_a_window_leaves_and_what_is_found():
     assert "leaves" in repr(stepper(two()))
 
 
+def test_a_swap_is_told_in_one_clause():
+    trace = windowed(
+        dict.fromkeys("abcd", 14), num_blocks=26, budget=64, num_output=20,
+        num_host_blocks=40, preemption_mode="swap",
+    )  # fmt: skip
+    told = " ".join(frame.words for frame in frames(trace))
+    out = [r for r in trace.of(SwappedOut) if r.group == 0]
+    assert told.count("is swapped out to host") == len(out) > 0
+    back = [r for r in trace.of(SwappedIn) if r.group == 0]
+    assert told.count("comes back from the host into") == len(back) > 0
+    assert "blocks 0" not in told
+
+
 def test_a_tree_of_several_groups_is_that_of_full_attention():
     trace = shared()
     tree = prefix_tree(trace)
@@ -265,6 +299,41 @@ def test_a_tree_of_several_groups_is_that_of_full_attention():
     same = re.search(r"(\d+) blocks? registered", prefix_tree(alone).text)
     assert (nodes and nodes[1]) == (same and same[1])
     assert {content.group for content in cached} == {0, 1, 2}
+
+
+# -- beside hit rates ------------------------------------------------------------------------------
+
+PAIR = ["sliding_attention", "full_attention"]
+WINDOWS = {
+    "use_sliding_window": True, "sliding_window": 64, "max_window_layers": 0,
+    "layer_types": [*PAIR, *PAIR, "full_attention"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        ({"hf_overrides": WINDOWS}, True),
+        ({"hf_overrides": WINDOWS, "prefix_cache_retention_interval": 64}, False),
+        ({"hf_overrides": WINDOWS, "prefix_cache_retention_interval": None}, False),
+        ({"hf_overrides": WINDOWS, "disable_hybrid_kv_cache_manager": True}, False),
+        ({}, False),
+    ],
+)
+def test_the_log_says_beside_its_hit_rate_that_windows_keep_little(args, said, capsys):
+    config = EngineArgs(block_size=16, **args).create_engine_config()
+    metrics = EngineMetrics.from_config(config, num_gpu_blocks=9, num_cpu_blocks=0)
+    LoggingStatLogger(metrics).log()
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if "hit rate" in line]
+    assert line.endswith("0.0% (windows keep only the ends of prompts)") == said
+
+
+def test_an_engine_traces_its_groups():
+    config = EngineArgs(block_size=16, trace=True, hf_overrides=WINDOWS).create_engine_config()
+    groups = get_kv_cache_groups([kv_cache_specs(config.model_config, config.cache_config)])
+    scheduler = make_scheduler(config, KVCacheConfig(90, 0, groups))
+    assert scheduler.trace.groups == scheduler.trace.beginning().groups
+    assert sorted(group.kind for group in scheduler.trace.groups) == ["full", "full", "window 64"]
 
 
 # -- pages and files -------------------------------------------------------------------------------

@@ -73,6 +73,19 @@ def test_kv_cache():
         assert figures["ratio"] == pytest.approx(step / figures["step_s"])
 
 
+def test_transfer(tmp_path):
+    """Files have the bytes that the formula says, and their heads."""
+    sizes = "--model", "tiny", "--num-tokens", 40, "--folder", tmp_path
+    text, found = bench("transfer", *sizes, "--repeats", 2)
+    assert list(found) == KEYS
+    results = found["results"]
+    assert min(results.values()) > 0
+    assert results["ratio"] == pytest.approx(results["transfer_s"] / results["compute_s"])
+    assert 0 < results["bytes"] - results["bytes_by_formula"] < 1000 * 40
+    assert "of computing it" in text
+    assert not list(tmp_path.iterdir())
+
+
 def test_ranks():
     sizes = "--model", "embedded", "--num-requests", 2
     _, found = bench("ranks", *sizes, "--repeats", 1)

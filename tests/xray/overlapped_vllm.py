@@ -14,7 +14,12 @@ from vllm.config import CacheConfig, ModelConfig, SchedulerConfig, VllmConfig
 from vllm.sampling_params import SamplingParams
 from vllm.utils.hashing import sha256
 from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
-from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
+from vllm.v1.kv_cache_interface import (
+    FullAttentionSpec,
+    KVCacheConfig,
+    KVCacheGroupSpec,
+    SlidingWindowSpec,
+)
 from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
 from vllm.v1.structured_output import StructuredOutputManager
@@ -24,21 +29,38 @@ from minivllm.trace.records import BlocksShared, Finished, Preempted
 from minivllm.xray import AsyncTracingScheduler
 
 BLOCK = 4
+WINDOWS = ((9, None), (6, 9, None), (7,), (13, 13, None), (1, None))  # of KV cache groups
 
 
-def make_scheduler(num_blocks):
-    """vLLM's asynchronous scheduler with this many blocks of four tokens."""
+def make_scheduler(num_blocks, windows=(None,), retention_interval=0):
+    """vLLM's asynchronous scheduler with this many blocks of four tokens.
+
+    Args:
+        windows: of each KV cache group; None: full attention.
+        retention_interval: what they keep for others.
+    """
     model = str(embedded_model_path())
     models = ModelConfig(model=model, dtype="float32", max_model_len=128, enforce_eager=True)
     limits = SchedulerConfig(
-        max_num_seqs=6, max_num_batched_tokens=32, max_model_len=128, is_encoder_decoder=False
-    )
+        max_num_seqs=6, max_num_batched_tokens=32, max_model_len=128, is_encoder_decoder=False,
+        async_scheduling=True,
+    )  # fmt: skip
     cache = CacheConfig(block_size=BLOCK, enable_prefix_caching=True)
     config = VllmConfig(model_config=models, scheduler_config=limits, cache_config=cache)
     cache.num_gpu_blocks = num_blocks
-    spec = FullAttentionSpec(block_size=BLOCK, num_kv_heads=1, head_size=1, dtype=torch.float32)
-    groups = [KVCacheGroupSpec(["layer"], spec)]
-    pool = KVCacheConfig(num_blocks=num_blocks, kv_cache_tensors=[], kv_cache_groups=groups)
+    sizes = {"block_size": BLOCK, "num_kv_heads": 1, "head_size": 1, "dtype": torch.float32}
+    groups = []
+    for index, window in enumerate(windows):
+        spec = FullAttentionSpec(**sizes)
+        if window is not None:
+            spec = SlidingWindowSpec(sliding_window=window, **sizes)
+        groups.append(KVCacheGroupSpec([f"layer {index}"], spec))
+    pool = KVCacheConfig(
+        num_blocks=num_blocks,
+        kv_cache_tensors=[],
+        kv_cache_groups=groups,
+        prefix_cache_retention_interval=retention_interval,
+    )
     grammars = StructuredOutputManager(config)
     return AsyncTracingScheduler(config, pool, grammars, BLOCK, hash_block_size=BLOCK)
 
@@ -79,9 +101,12 @@ def drive(scheduler, seed):
 
 if __name__ == "__main__":
     init_none_hash(sha256)
-    for seed in range(12):
+    for seed in range(24):
         os.environ["MINIVLLM_XRAY"] = f"{sys.argv[1]}/{seed}.jsonl"
-        scheduler = make_scheduler(18 + 2 * (seed % 4))  # room for the longest
+        windows = WINDOWS[seed % len(WINDOWS)] if seed >= 12 else (None,)
+        interval = (0, None, 8)[seed % 3] if seed >= 12 else 0
+        num_blocks = 18 * len(windows) + 2 * (seed % 4)  # room for the longest
+        scheduler = make_scheduler(num_blocks, windows, interval)
         drive(scheduler, seed)
         scheduler.shutdown()  # says how many steps it has compared
         trace = scheduler.recorder.trace

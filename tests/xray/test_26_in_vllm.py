@@ -51,6 +51,8 @@ def run(arguments, folder, **environment):
         "again",
         "grammars",
         "overlapped",
+        "groups",
+        "retained",
     ],
 )
 def test_a_run_is_recorded_as_vllm_decides_it(tmp_path, name):
@@ -76,10 +78,12 @@ def test_with_plans_in_flight_each_step_is_vllms_own(tmp_path):
     said = run(
         [str(ROOT / "tests/xray/overlapped_vllm.py"), str(tmp_path)], tmp_path, **ENVIRONMENT
     )
-    assert said.count("all equal") == 12
+    assert said.count("all equal") == 24
     assert sum(map(int, re.findall(r"Preempted (\d+)", said))) > 20
-    for seed in range(12):
-        assert verify(load_xray(tmp_path / f"{seed}.jsonl")), seed
+    for seed in range(24):
+        xray = load_xray(tmp_path / f"{seed}.jsonl")
+        assert bool(xray.trace.groups) == (seed >= 12)  # the others have sliding windows
+        assert verify(xray), seed
 
 
 @needs_vllm

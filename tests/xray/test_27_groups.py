@@ -1,5 +1,6 @@
 """X-ray of a vLLM with KV cache groups: what is recorded, what is refused, and how it is read."""
 
+import asyncio
 import gzip
 import json
 from copy import deepcopy
@@ -102,6 +103,38 @@ def test_a_run_that_is_attached_has_its_groups(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("path", "note"),
+    [(GROUPS, "windows keep only the ends of prompts"), (RETAINED, "")],
+    ids=["nothing retained", "an interval"],
+)
+def test_the_page_behind_glass_says_what_a_window_keeps(tmp_path, path, note):
+    pytest.importorskip("httpx")
+    from minivllm.xray.file_run import make_app
+
+    plain = tmp_path / "run.jsonl"
+    plain.write_bytes(gzip.decompress(path.read_bytes()))
+    last = load_xray(path).trace.num_steps - 1
+
+    async def main():
+        run = AttachedRun(plain)
+        app = make_app(run)
+        pictures = app.state.glass.watch()
+        content = {}
+        while content.get("frame", {}).get("step") != last:
+            event = await asyncio.wait_for(anext(pictures), 30)
+            content = json.loads(event.removeprefix(b"data: "))
+        app.state.glass.close()
+        run.close()
+        return content
+
+    content = asyncio.run(main())
+    names = ["window 64 w1", "window 64 w2", "full"]
+    assert [group["name"] for group in content["run"]["groups"]] == names
+    assert content["numbers"]["note"] == note
+    assert "window 64" in content["timeline"]
+
+
+@pytest.mark.parametrize(
     ("change", "sentence"),
     [
         (lambda h: h.update(groups={}), "groups must be a list of at most 1000"),
@@ -110,6 +143,7 @@ def test_a_run_that_is_attached_has_its_groups(tmp_path):
         (lambda h: h["groups"][1].update(block_size=0), r"groups\[1\].block_size must be"),
         (lambda h: h["groups"][0].pop("sliding_window"), r"sliding_window must be an integer"),
         (lambda h: h["groups"][2].update(sliding_window=4), "sliding_window must be not there"),
+        (lambda h: h["settings"].update(max_concurrent_batches=0), "max_concurrent_batches must"),
         (
             lambda h: h["settings"].update(prefix_cache_retention_interval="all"),
             "prefix_cache_retention_interval must be",
@@ -242,6 +276,7 @@ def scheduler_with(*managers, hash_block_size=4):
         cache_config=SimpleNamespace(enable_prefix_caching=True),
         parallel_config=SimpleNamespace(data_parallel_index=0, data_parallel_size=1),
         num_speculative_tokens=0,
+        max_concurrent_batches=2,
     )  # fmt: skip
     return SimpleNamespace(
         requests={}, running=[], waiting=[], max_num_scheduled_tokens=16, max_num_active_reqs=2,
@@ -262,6 +297,7 @@ def test_groups_of_both_kinds_are_followed_and_others_are_named():
         {"kind": "full", "block_size": 4},
     ]
     assert header["settings"]["prefix_cache_retention_interval"] == 0
+    assert header["settings"]["max_concurrent_batches"] == 2
     alone = header_of(scheduler_with(full), "0.32.0", text=True)
     assert "groups" not in alone
     assert "prefix_cache_retention_interval" not in alone["settings"]

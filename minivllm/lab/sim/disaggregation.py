@@ -85,6 +85,11 @@ class LinkConnector(KVConnectorBase):
         self.sending[seq.seq_id] = self.clock.now + self.seconds(seq.num_prompt_tokens)
         return True, None
 
+    def forget_all(self) -> None:
+        """Drop all transfers: the blocks behind them are free."""
+        self.sending.clear()
+        self.receiving.clear()
+
     @property
     def next_end(self) -> float:
         """Time at which the next transfer ends; infinity: none is under way."""

@@ -64,6 +64,12 @@ class ScriptedConnector(KVConnectorBase):
         self._sending[seq.seq_id] = self.call + _delay(seq.request)
         return True, None
 
+    def forget_all(self) -> None:
+        """Begin none of those again that were under way: all blocks are free."""
+        self._asked -= self._receiving.keys()
+        self._receiving.clear()
+        self._sending.clear()
+
     def transfers_ended(self) -> KVConnectorOutput:
         """Return the transfers that this call reports."""
         return KVConnectorOutput(self._take_due(self._sending), self._take_due(self._receiving))

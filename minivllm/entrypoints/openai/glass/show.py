@@ -134,7 +134,7 @@ class GlassShow:
         return self.engine.tokenizer.decode(token_ids, skip_special_tokens=True)
 
     def _note_on_hits(self) -> str:
-        """What to say beside the prefix cache's hits; "" if they need no explanation."""
+        """Words beside the prefix cache's hits; "" if they need no explanation."""
         cache = self.engine.vllm_config.cache_config
         windows = any(group.sliding_window for group in self._run.state.groups)
         sparse = windows and cache.prefix_cache_retention_interval == 0

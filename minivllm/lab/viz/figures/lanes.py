@@ -15,7 +15,13 @@ from minivllm.lab.viz.draw.step_axis import TOP, StepAxis, draw_name
 from minivllm.lab.viz.draw.svg import Drawing
 from minivllm.lab.viz.draw.wording import count, pad
 from minivllm.trace import Trace
-from minivllm.trace.records import RequestAdded, Sampled, Scheduled
+from minivllm.trace.records import (
+    RequestAdded,
+    Sampled,
+    Scheduled,
+    TransferEnded,
+    TransferStarted,
+)
 from minivllm.utils.validation import check
 
 ROW = 22  # height of a lane
@@ -23,8 +29,10 @@ HEAD = 22  # of a run's name
 GAP = 10  # below a run
 MOST_LANES = 24  # of a run; a crowd is for ``timeline``
 MOST_STEPS = 90
-KINDS = {"waiting": "░", "prefill": "█", "decode": "•"}
-LOOKS = {"waiting": "waits", "prefill": "prefill", "decode": "decode"}
+KINDS = {"waiting": "░", "receiving": "↓", "prefill": "█", "decode": "•"}
+LOOKS = {
+    "waiting": "waits", "receiving": "K and V come", "prefill": "prefill", "decode": "decode",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -77,7 +85,7 @@ def lanes(
     """Draw the same requests under several rules, one below the other, as wide as the longest run.
 
     Hatched is a request that waits, full colour computes its prompt, light colour its tokens one by
-    one; a bar is its end.
+    one; a bar is its end. Dotted is one whose K and V come from another engine.
 
     Args:
         runs: what the engine wrote, by the rule's name.
@@ -100,7 +108,8 @@ def _read(name: str, trace: Trace, arrivals: Mapping[str, int]) -> Run:
     came = {}
     kinds: dict[str, dict[int, str]] = {}
     first: dict[str, int] = {}
-    for record in trace.of(RequestAdded, Scheduled, Sampled):
+    since: dict[str, int] = {}  # when a transfer to each began
+    for record in trace.of(RequestAdded, Scheduled, Sampled, TransferStarted, TransferEnded):
         match record:
             case RequestAdded(step, request_id):
                 came[request_id] = arrivals.get(request_id, step + 1)
@@ -109,6 +118,11 @@ def _read(name: str, trace: Trace, arrivals: Mapping[str, int]) -> Run:
                 kinds.setdefault(seq_id, {})[step] = "decode" if decodes else "prefill"
             case Sampled(step, seq_id):
                 first.setdefault(seq_id, step)
+            case TransferStarted(step, seq_id, "recv"):
+                since[seq_id] = step
+            case TransferEnded(step, seq_id, "recv") if seq_id in since:
+                steps = range(since.pop(seq_id), step + 1)
+                kinds.setdefault(seq_id, {}).update(dict.fromkeys(steps, "receiving"))
     found = [
         Lane(owners[seq_id], came[seq_id], kinds[seq_id], first[seq_id])
         for seq_id in came
@@ -166,6 +180,7 @@ def _draw_lane(drawing: Drawing, lane: Lane, axis: StepAxis, y: float) -> None:
 def _look(kind: str, owner: Owner) -> dict[str, str]:
     return {
         "waiting": {"fill": PAPER, "stroke": LINE},
+        "receiving": {"fill": PAPER, "stroke": owner.edge, "stroke_dasharray": "1.5 2"},
         "prefill": {"fill": owner.solid, "stroke": owner.edge},
         "decode": {"fill": owner.light, "stroke": owner.edge},
     }[kind]

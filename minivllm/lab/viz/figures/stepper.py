@@ -106,7 +106,10 @@ class Stepper:
 
     def _queues(self, frame: StepFrame) -> str:
         """ "Running: A and B. Waiting: C. On the host: D."."""
-        queues = {"Running": frame.running, "Waiting": frame.waiting, "On the host": frame.swapped}
+        queues = {
+            "Running": frame.running, "Waiting": frame.waiting, "On the host": frame.swapped,
+            "K and V come": frame.receiving, "K and V are sent": frame.sending,
+        }  # fmt: skip
         return " ".join(
             f"{name}: {listing([self._letters[seq_id] for seq_id in queue], MAX_NAMED)}."
             for name, queue in queues.items()

@@ -22,7 +22,10 @@ from minivllm.utils.validation import check, is_int
 
 LANE_GAP = 18
 HEAD = 26  # of a run among several
-MARK = {"prefill": "█", "verify": "+", "decode": "•", "idle": "·", "waiting": "░", "": " "}
+MARK = {
+    "prefill": "█", "verify": "+", "decode": "•", "idle": "·", "waiting": "░", "receiving": "↓",
+    "sending": "↑", "": " ",
+}  # fmt: skip
 AHEAD_MARK = "◌"
 WASTED_MARK = "/"
 LEGEND = {
@@ -31,6 +34,8 @@ LEGEND = {
     "verify": "+ decode with drafts",
     "idle": "· running, but not in this step",
     "waiting": "░ waiting",
+    "receiving": "↓ K and V come",
+    "sending": "↑ K and V are sent",
 }
 
 
@@ -46,10 +51,11 @@ def timeline(
 
     Dark cells are prefill chunks (with how many tokens), light ones decodes (one token; with
     drafts, +n for the n tokens that were gained), hatched ones wait; × is a preemption, a black bar
-    at the right the end of a request. With plans in flight a step is a call of the engine: a decode
-    that was planned before its token was known is dotted, and crossed out if it came after the end
-    of its sequence. With many steps the cells shrink and lose their labels, and
-    equal neighbours become one. Beyond 300 sequences the last ones are left out, and it says so. If
+    at the right the end of a request. Dotted with an arrow is one whose K and V come from another
+    engine (↓), or go there after its end (↑). With plans in flight a step is a call of the engine:
+    a decode that was planned before its token was known is dotted, and crossed out if it came after
+    the end of its sequence. With many steps the cells shrink and lose their labels, and equal
+    neighbours become one. Beyond 300 sequences the last ones are left out, and it says so. If
     there are drafts, a third lane shows how many were verified and how many of them accepted. If
     there are several KV cache groups, the blocks of each kind have a lane of their own, as high as
     that of all blocks. If there are items such as pictures, two lanes show which are encoded and

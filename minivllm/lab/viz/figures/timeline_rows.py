@@ -17,9 +17,14 @@ MAX_CELLS = 300  # more than this are drawn as paths, without tooltips
 MAX_LABELS = 600  # and more than this without their numbers and letters
 
 # how thick a line is where there is no cell
-THIN = {"prefill": 4.0, "verify": 2.6, "decode": 1.8, "idle": 0.6}
+THIN = {
+    "prefill": 4.0, "verify": 2.6, "decode": 1.8, "receiving": 1.2, "sending": 1.2, "idle": 0.6,
+}  # fmt: skip
 
-AHEAD = {"stroke_dasharray": "1.5 2"}  # edge of a decode planned before its token was known
+DOTTED = {"stroke_dasharray": "1.5 2"}
+AHEAD = DOTTED  # edge of a decode planned before its token was known
+ARROWS = {"receiving": "↓", "sending": "↑"}
+TOLD = {"receiving": "K and V come from elsewhere", "sending": "K and V are sent"}
 DROPPED = {"stroke": INK, "stroke_width": 2, "stroke_dasharray": "3 3"}
 
 Run = tuple[int, int, Cell]  # start, stop, and how it looks
@@ -77,6 +82,7 @@ class Rows:
     def _label(self, owner: Owner, step: int, cell: Cell) -> str | None:
         gained = f"+{1 + cell.num_accepted}"
         labels = {"prefill": str(cell.num_tokens), "decode": owner.letter, "verify": gained}
+        labels |= ARROWS
         label = labels.get(cell.kind)
         return label if label and not self.thin and self.axis.fits(label, step) else None
 
@@ -105,14 +111,15 @@ class Rows:
         left, top, width, height = self._box(run, y)
         steps = span(start, stop - 1)
         fill, stroke = _look(cell.kind, owner)
-        tooltip = f"{owner.letter}, {'step' if steps.isdigit() else 'steps'} {steps}: {cell.kind}"
+        tooltip = f"{owner.letter}, {'step' if steps.isdigit() else 'steps'} {steps}: "
+        tooltip += TOLD.get(cell.kind, cell.kind)
         if self.axis.separate and cell.num_tokens:
             tooltip += f" of {count(cell.num_tokens, 'token')} from position {cell.start}"
             if cell.kind == "verify":
                 tooltip += f", {count(cell.num_accepted, 'draft')} accepted"
         tooltip += ", planned before its token was known" * cell.is_placeholder
         look = {"rx": 2 * self.axis.separate, "fill": fill, "stroke": stroke}
-        look |= AHEAD if cell.is_placeholder else {}
+        look |= DOTTED if cell.is_placeholder or cell.kind in ARROWS else {}
         drawing.rect(left, top, width, height, tooltip, **look)
         if cell.kind == "waiting" and not (cell.preempted and self.axis.separate):
             drawing.hatch(left, top, width, height)
@@ -235,11 +242,15 @@ class Rows:
             "verify": "decode with drafts (+: tokens gained)",
             "idle": "running, but not in this step",
             "waiting": "waiting",
+            "receiving": "↓ K and V come from elsewhere",
+            "sending": "↑ ended, K and V are sent",
         }
         if self.thin:
             meanings["prefill"] = "thick: prefill"
             meanings["decode"] = "thin: decode"
             meanings["verify"] = "between: decode with drafts"
+            meanings["receiving"] = "thinner: K and V come from elsewhere"
+            meanings["sending"] = "thinner: ended, K and V are sent"
         entries = [
             (_swatch(kind, self.thin), text) for kind, text in meanings.items() if kind in kinds
         ]
@@ -294,6 +305,8 @@ def _look(kind: str, owner: Owner) -> tuple[str, str]:
         "decode": (owner.light, owner.edge),
         "verify": (owner.light, INK),
         "waiting": ("#f4f4f4", LINE),
+        "receiving": ("#f4f4f4", owner.edge),
+        "sending": ("#f4f4f4", owner.edge),
         "idle": (PAPER, owner.edge),
     }[kind]
 
@@ -301,7 +314,8 @@ def _look(kind: str, owner: Owner) -> tuple[str, str]:
 def _swatch(kind: str, thin: bool) -> Swatch:
     if not thin or kind not in THIN:
         fill, stroke = _look(kind, NOBODY)
-        return box_swatch(kind == "waiting", fill=fill, stroke=stroke)
+        look = {"fill": fill, "stroke": stroke, **(DOTTED if kind in ARROWS else {})}
+        return box_swatch(kind == "waiting", **look)
     d = "M{:g} {:g}h" + str(SWATCH_WIDTH)
     look = {"stroke": NOBODY.solid, "stroke_width": THIN[kind]}
     return lambda drawing, x, y: drawing.path(d.format(x, y + SWATCH_HEIGHT / 2), **look)

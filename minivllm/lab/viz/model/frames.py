@@ -70,6 +70,8 @@ class StepFrame:
     running: tuple[str, ...]  # sequences, in order of admission
     waiting: tuple[str, ...]  # requests, the next one first
     swapped: tuple[str, ...]  # sequences whose blocks are on the host
+    receiving: tuple[str, ...]  # requests whose K and V come from elsewhere
+    sending: tuple[str, ...]  # sequences that have ended, and whose K and V are sent
     cached: frozenset[int]  # blocks that the prefix cache can find, held or not
     free: tuple[FreeBlock, ...] = ()  # not held, the next one to go first
     # in the encoder cache: identifier, and sequences that need it
@@ -244,11 +246,13 @@ def _ended(plan: int | None) -> str:
 
 
 def queues_of(state: State) -> dict[str, Any]:
-    """Fields of a frame: running, waiting, swapped out; what both caches have."""
+    """Fields of a frame: running, waiting, swapped out, in transfer; what both caches have."""
     return {
         "running": tuple(state.running),
         "waiting": tuple(state.waiting),
         "swapped": tuple(state.swapped),
+        "receiving": tuple(state.receiving),
+        "sending": tuple(state.sending),
         "cached": frozenset(state.cached),
         "items": tuple((name, tuple(item.holders)) for name, item in state.items.items()),
     }

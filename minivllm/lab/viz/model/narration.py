@@ -39,7 +39,7 @@ from minivllm.trace.records import (
     TransferStarted,
     Verified,
 )
-from minivllm.trace.state import SequenceState, State
+from minivllm.trace.state import ALIVE, SequenceState, State
 
 Ids = tuple[int, ...]
 
@@ -67,6 +67,7 @@ class Narration:
         self._owners = owners
         self._decode = decode
         self._arrivals: list[str] = []
+        self._swaps: dict[tuple[str, str], tuple[int, Ids, str]] = {}  # and where they are told
         self._moves: list[str] = []  # preemptions and swaps, in the order they happened
         self._freed: dict[str, Ids] = {}  # and not yet told why
         self._hits: dict[str, Ids] = {}
@@ -91,6 +92,8 @@ class Narration:
         match record:
             case RequestAdded(_, request_id, prompt):
                 self._arrivals.append(f"{self._name(request_id)} ({count(len(prompt), 'token')})")
+            case BlocksFreed(_, seq_id, block_ids) if state.sequences[seq_id].status not in ALIVE:
+                self._moves.append(f"{self._name(seq_id)} gives back {block_list(block_ids)}")
             case BlocksFreed(_, seq_id, block_ids, group):
                 self._freed[seq_id] = self._with(self._freed, seq_id, block_ids, group)
                 for promised in (self._hits, self._copies, self._grown):
@@ -99,12 +102,12 @@ class Narration:
                 self._moves.append("a step fails; all requests wait, and all blocks are free")
             case Preempted(_, seq_id):
                 self._moves.append(f"{self._name(seq_id)} is preempted{self._returns(seq_id)}")
-            case SwappedOut(_, seq_id, host_ids):
-                out = f"{self._name(seq_id)} is swapped out to host {block_list(host_ids)}"
-                self._moves.append(out + self._returns(seq_id))
-            case SwappedIn(_, seq_id, block_ids):
-                back = f"{self._name(seq_id)} comes back from the host into"
-                self._moves.append(f"{back} {block_list(list(filter(None, block_ids)))}")
+            case SwappedOut(_, seq_id, host_ids, group):
+                end = "" if group else self._returns(seq_id)
+                self._note_swap("is swapped out to host", seq_id, host_ids, group, end=end)
+            case SwappedIn(_, seq_id, block_ids, group):
+                held = tuple(filter(None, block_ids))
+                self._note_swap("comes back from the host into", seq_id, held, group)
                 self._note_evicted(state, block_ids)
             case RequestSkipped(_, request_id, reason):
                 what = WAITS_FOR.get(reason, "what is unknown")
@@ -151,13 +154,14 @@ class Narration:
                     tokens = f"{count(num_tokens, 'token')} of {self._name(seq_id)}"
                     self._moves.append(f"{tokens} came after its end: wasted")
             case TransferStarted(_, seq_id, kind, num_tokens):
-                way = "come from elsewhere" if kind == "recv" else "are sent"
+                way = "come from elsewhere" if kind == "recv" else "go elsewhere"
                 said = f"K and V of {count(num_tokens, 'token')} of {self._name(seq_id)} {way}"
                 self._moves.append(said)
             case TransferEnded(_, seq_id, kind, succeeded):
-                way = (
-                    {"recv": "are there", "send": "are sent"}[kind] if succeeded else "do not come"
-                )
+                way = {"recv": "are there", "send": "are sent"}[kind]
+                if not succeeded:
+                    freed = self._freed.pop(seq_id, ())
+                    way = "do not come" + (f"; it gives back {block_list(freed)}" if freed else "")
                 if seq_id in self._owners:
                     self._moves.append(f"K and V of {self._name(seq_id)} {way}")
             case RankWorked(_, rank):
@@ -214,6 +218,16 @@ class Narration:
             clauses += _ends(reason, ended)
         told = "; ".join(filter(None, clauses))
         return told and f"{told[0].upper()}{told[1:]}."
+
+    def _note_swap(self, verb: str, seq_id: str, block_ids: Ids, group: int, end: str = "") -> None:
+        """Tell it in one clause, also of several KV cache groups."""
+        known = self._swaps.get((verb, seq_id)) if group else None
+        place, before, end = known or (len(self._moves), (), end)
+        if known is None:
+            self._moves.append("")
+        block_ids = before + block_ids
+        self._swaps[verb, seq_id] = place, block_ids, end
+        self._moves[place] = f"{self._name(seq_id)} {verb} {block_list(block_ids)}{end}"
 
     @staticmethod
     def _with(known: dict[str, Ids], seq_id: str, block_ids: Ids, group: int) -> Ids:

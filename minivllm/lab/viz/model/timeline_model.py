@@ -26,6 +26,13 @@ from minivllm.trace.records import (
 from minivllm.trace.state import State
 from minivllm.utils.validation import check
 
+# kinds of cells that compute nothing, by the direction of a transfer, and by a sequence's status
+TRANSFERS = {"recv": "receiving", "send": "sending"}
+WITHOUT_TOKENS = {
+    "running": "idle", "waiting": "waiting", "receiving": "waiting", "preempted": "waiting",
+    "swapped": "waiting",
+}  # fmt: skip
+
 
 @dataclass
 class Cell:
@@ -33,8 +40,9 @@ class Cell:
 
     ``kind`` is "prefill" (tokens that catch up: a prompt, or everything again after a preemption),
     "decode" (the token drawn last, to draw the next), "verify" (a decode with drafts behind that
-    token), "waiting", "idle" (runs, but this step has no budget for it), or "" (it is gone, or not
-    there yet).
+    token), "waiting", "receiving" (its K and V come from elsewhere), "sending" (it has ended, and
+    its K and V go elsewhere), "idle" (runs, but this step has no budget for it), or "" (it is gone,
+    or not there yet).
     """
 
     kind: str = ""
@@ -155,8 +163,7 @@ class History:
             self.steps[step].num_blocks_by_kind = dict(by_kind)
         self.items.note_plan(state, step)
         for seq_id, seq in state.sequences.items():
-            kind = "idle" if seq.status == "running" else "waiting"
-            if seq.status in ("running", "waiting", "preempted", "swapped"):
+            if kind := TRANSFERS.get(seq.transfer) or WITHOUT_TOKENS.get(seq.status):
                 cell = self._cell(seq_id, step)
                 cell.kind = cell.kind or kind
 

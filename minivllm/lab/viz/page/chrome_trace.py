@@ -1,8 +1,9 @@
 """A trace for Perfetto (ui.perfetto.dev) and chrome://tracing: their JSON Trace Event Format.
 
 Two processes: "engine" has a slice per step and the counters, "requests" a track per sequence with
-its waits and its chunks. An arrow leads over each preemption, from the last chunk before it to the
-return. Devices that report their work are processes of their own (``rank_events``).
+its waits, its chunks, and K and V that come or go. An arrow leads over each preemption, from the
+last chunk before it to the return. Devices that report their work are processes of their own
+(``rank_events``).
 """
 
 from __future__ import annotations
@@ -26,7 +27,13 @@ from minivllm.lab.viz.page.chrome_events import (
 from minivllm.lab.viz.page.rank_events import rank_events
 from minivllm.trace import Trace
 from minivllm.trace.groups import group_labels
-from minivllm.trace.records import ItemEncoded, RequestAdded, StepPlanned, SwappedOut
+from minivllm.trace.records import (
+    ItemEncoded,
+    RequestAdded,
+    StepPlanned,
+    SwappedOut,
+    TransferStarted,
+)
 from minivllm.trace.state import State
 from minivllm.utils.math_utils import cdiv
 
@@ -35,6 +42,7 @@ REQUESTS = 2
 PLANS = FIRST_TRACK + 1  # of the engine, by steps
 ENCODER = FIRST_TRACK + 2
 COMPUTED = ("prefill", "decode", "verify")  # kinds of cells
+RECEIVING, SENDING = "K and V come", "K and V are sent"
 
 
 def save_chrome_trace(trace: Trace, path: str | Path, clock: str = "seconds") -> None:
@@ -88,6 +96,7 @@ class _Writer:
         self.ended = {f.ended: f.plan for f in self.flights.values() if f.ended is not None}
         self.num_flows = 0
         self.has_items = next(trace.of(ItemEncoded), None) is not None
+        self.has_transfers = next(trace.of(TransferStarted), None) is not None
 
     def events(self) -> Iterator[Event]:
         yield from self._names()
@@ -175,10 +184,12 @@ class _Writer:
             "token budget used": num_tokens,
             "running": len(state.running),
             "waiting": len(state.waiting),
-            "swapped out": len(state.swapped),
         }
-        if not self.swapped:
-            del values["swapped out"]
+        if self.swapped:
+            values["swapped out"] = len(state.swapped)
+        if self.has_transfers:
+            values[RECEIVING] = len(state.receiving)
+            values[SENDING] = len(state.sending)
         if labels := group_labels(state.groups):
             held = zip(labels, state.num_held_by_group, strict=True)
             values |= {f"blocks: {label.name}": num_blocks for label, num_blocks in held}
@@ -220,10 +231,16 @@ class _Writer:
                 yield from self._wait(tid, why, since, start)
                 if until > start:
                     yield self._chunk(tid, step, cell, start, until)
-                if since is not None and why != "waiting":
+                if since is not None and why in ("preempted", "swapped out"):
                     yield from self._arrow(tid, since if before is None else before, start)
                 since = None
                 before, free = start, until
+            elif cell.kind == "sending" and since is None:
+                since, why = free, SENDING
+            elif since is not None and (why == RECEIVING) != (cell.kind == "receiving"):
+                yield from self._wait(tid, why, since, times.start(step))
+                since = times.start(step)
+                why = RECEIVING if cell.kind == "receiving" else "waiting"
         yield from self._wait(tid, why, since, end)
 
     def _wait(self, tid: int, why: str, since: float | None, until: float) -> Iterator[Event]:

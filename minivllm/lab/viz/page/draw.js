@@ -9,7 +9,7 @@ const plural = (number, noun) => `${number} ${noun}${number === 1 ? "" : "s"}`;
 // -- frames: each says only what has changed since the one before ---------------------------------
 
 function unpack(packed) {
-  let tables = new Map(), queues = [[], [], []], free = [];
+  let tables = new Map(), queues = [[], [], [], [], []], free = [];
   const cached = new Set();
   return packed.map(({ step, words, rows, queues: changed, cached: [added, removed],
     free: nowFree }) => {
@@ -195,9 +195,9 @@ function drawTables(frame) {
 }
 
 function drawQueue(frame) {
-  const names = ["Running", "Waiting", "On the host"], most = 48;
+  const names = ["Running", "Waiting", "On the host", "K and V come", "K and V are sent"], most = 48;
   $("queue").innerHTML = "<dl>" + frame.queues.map((queue, i) => {
-    if (i === 2 && !run.swaps) return "";
+    if (i === 2 && !run.swaps || i > 2 && !run.transfers) return "";
     const more = queue.length > most ? ` and ${queue.length - most} more` : "";
     const chips = queue.slice(0, most).map(index => badge(index, i ? "still" : "")).join("");
     return `<dt>${names[i]}${queue.length ? ` (${queue.length})` : ""}</dt>` +

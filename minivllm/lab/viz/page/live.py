@@ -49,6 +49,7 @@ def picture(run: LiveRun) -> dict[str, Any]:
             "detailed": detailed,
             "dense": len(drawn) > MAX_NUMBERED,
             "swaps": bool(frame.swapped),
+            "transfers": bool(frame.receiving or frame.sending),
             "cachedAndFree": len(cached - held.keys()),
             "owners": owners_to_json(owners),
             "tokens": tokens,
@@ -60,7 +61,7 @@ def picture(run: LiveRun) -> dict[str, Any]:
         "numbers": {
             "step": run.step,
             "running": len(frame.running),
-            "waiting": len(frame.waiting) + len(frame.swapped),
+            "waiting": len(frame.waiting) + len(frame.swapped) + len(frame.receiving),
             "free": run.state.num_blocks - 1 - len(held),
             "usable": run.state.num_blocks - 1,
             "prompt": run.num_prompt_tokens,

@@ -2,6 +2,7 @@
 const run = JSON.parse(document.getElementById("run").textContent);
 frames = unpack(run.frames);
 run.swaps = frames.some(frame => frame.queues[2].length);
+run.transfers = frames.some(frame => frame.queues[3].length || frame.queues[4].length);
 
 /** A frame around this step's column of the timeline. */
 function markTimeline(step) {

@@ -136,7 +136,7 @@ class Packer:
         self._free: list[list[int]] = []
         self._index = {seq_id: index for index, seq_id in enumerate(owners)}
         self._tables: dict[tuple[str, int], tuple[int, ...]] = {}  # by sequence and group
-        self._queues: list[tuple[str, ...]] = [(), (), ()]
+        self._queues: list[tuple[str, ...]] = [(), (), (), (), ()]
         self._cached: frozenset[int] = frozenset()
 
     def pack(self, frame: StepFrame) -> dict[str, Any]:
@@ -150,7 +150,9 @@ class Packer:
                 *([row.group, row.left] if row.group or row.left else []),
             ])  # fmt: skip
         self._tables = {(row.owner.seq_id, row.group): row.block_ids for row in frame.rows}
-        queues = [frame.running, frame.waiting, frame.swapped]
+        queues = [
+            frame.running, frame.waiting, frame.swapped, frame.receiving, frame.sending,
+        ]  # fmt: skip
         changed = [
             0 if queue == before else [self._index[seq_id] for seq_id in queue]
             for queue, before in zip(queues, self._queues, strict=True)
