@@ -42,7 +42,7 @@ def test_the_rules_of_the_labs_give_what_vllm_found_and_kept():
         ("worth_keeping", lambda blocks, *args, **kwargs: list(blocks)),
         ("worth_keeping", lambda blocks, window, size, **given: rules.worth_keeping(
             blocks, window + size, size, **given)),
-        ("make_lookup", lambda found, window, *sizes: rules.make_lookup(found, None, *sizes)),
+        ("Lookup", lambda found, window, *sizes: rules.Lookup(found, None, *sizes)),
     ],
     ids=["everything is kept", "a block too many", "windows look from the left"],
 )  # fmt: skip

@@ -8,7 +8,7 @@ from minivllm.course.asking.answers import NotYet, compare, number_list, whole_n
 from minivllm.course.asking.exercise import Exercise, seeded
 from minivllm.course.asking.function_exercise import FunctionExercise
 from minivllm.course.ch27.forgetting import NUM_LAYERS, bytes_held, forgetting, groups_of
-from minivllm.course.ch27.rules import agree, make_lookup
+from minivllm.course.ch27.rules import Lookup, agree
 from minivllm.course.ch27.window_puzzle import puzzle as puzzle
 from minivllm.utils.math_utils import cdiv
 
@@ -144,7 +144,7 @@ def _check_hit(answer, block_size, window, num_prompt_tokens, full, windows) -> 
     tokens, junction = whole_numbers(answer, ("tokens found", "junction"))
     kinds = ((full, None), (windows, window))
     lookups = [
-        make_lookup([each == "x" for each in found], seen, block_size, block_size)
+        Lookup([each == "x" for each in found], seen, block_size, block_size)
         for found, seen in kinds
     ]
     right, others = agree(lookups, (num_prompt_tokens - 1) // block_size * block_size)

@@ -14,7 +14,7 @@ from math import lcm
 from pathlib import Path
 from typing import Any
 
-from minivllm.course.ch27.rules import agree, make_lookup, worth_keeping
+from minivllm.course.ch27.rules import Lookup, agree, worth_keeping
 from minivllm.lab.sim.recordings import HYBRID_GOLDEN, load_recording
 
 
@@ -48,7 +48,7 @@ class LookedUp:
     def lookups(self) -> list:
         """A function for each kind, as ``agree`` takes them."""
         return [
-            make_lookup(found, group.window, group.block_size, self.alignment)
+            Lookup(found, group.window, group.block_size, self.alignment)
             for group, found in self.kinds
         ]
 

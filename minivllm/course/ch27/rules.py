@@ -5,7 +5,8 @@ They are vLLM's, in plain numbers and lists. ``recorded_cache`` holds them to it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from minivllm.utils.math_utils import cdiv
 
@@ -53,9 +54,8 @@ def full_hit(found: Sequence[bool], block_size: int, alignment: int) -> int:
     return num_found * block_size // alignment * alignment
 
 
-def make_lookup(
-    found: Sequence[bool], window: int | None, block_size: int, alignment: int
-) -> Callable[[int], int]:
+@dataclass(frozen=True)
+class Lookup:
     """Look-up of one kind: called with the most tokens that may be found, it says how many are.
 
     Args:
@@ -65,10 +65,13 @@ def make_lookup(
         alignment: a hit is a multiple of this many tokens.
     """
 
-    def lookup(num_tokens: int) -> int:
-        asked = list(found[: num_tokens // block_size])
-        if window is None:
-            return full_hit(asked, block_size, alignment)
-        return window_hit(asked, window, block_size, alignment)
+    found: Sequence[bool]
+    window: int | None
+    block_size: int
+    alignment: int
 
-    return lookup
+    def __call__(self, num_tokens: int) -> int:
+        asked = self.found[: num_tokens // self.block_size]
+        if self.window is None:
+            return full_hit(asked, self.block_size, self.alignment)
+        return window_hit(asked, self.window, self.block_size, self.alignment)
