@@ -242,15 +242,15 @@ class Rows:
             "verify": "decode with drafts (+: tokens gained)",
             "idle": "running, but not in this step",
             "waiting": "waiting",
-            "receiving": "↓ K and V come from elsewhere",
-            "sending": "↑ ended, K and V are sent",
+            "receiving": "↓ receives K and V",
+            "sending": "↑ sends K and V",
         }
         if self.thin:
             meanings["prefill"] = "thick: prefill"
             meanings["decode"] = "thin: decode"
             meanings["verify"] = "between: decode with drafts"
-            meanings["receiving"] = "thinner: K and V come from elsewhere"
-            meanings["sending"] = "thinner: ended, K and V are sent"
+            meanings["receiving"] = "thinner: receives K and V"
+            meanings["sending"] = "thinner: sends K and V"
         entries = [
             (_swatch(kind, self.thin), text) for kind, text in meanings.items() if kind in kinds
         ]
