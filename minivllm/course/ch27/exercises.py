@@ -109,8 +109,9 @@ def hit(rng: Random) -> Exercise:
         _solve_hit,
         "A model has a group of full attention and one of windows. For each full block of a prompt "
         "`full` and `windows` say whether it is in the prefix cache (x) or not (.), in that group. "
-        "How many tokens does the prompt find? And what is its junction: how many tokens one group "
-        "has that the other has not kept; 0 if there are none? Answer with a pair.",
+        "How many tokens does the prompt find? And what is its junction: the number of tokens, "
+        "from the first one on, that full attention finds, or 0 if that is no more? Answer with a "
+        "pair.",
         given,
     )
 
@@ -234,16 +235,16 @@ def _check_grouping(answer, layers) -> str:
         {
             "each group has one kind of layers, and the largest kind is cut.": most,
             f"{most} is less than 1.5 times {fewest}: then the largest kind is not cut.": fewest,
-            "that are all layers; they do not share one block table.": total,
+            "these are all layers; they do not share one block table.": total,
         },
-        f"a block has not room for {got[0]} layers.",
+        f"a block does not have room for {got[0]} layers.",
         f"a block has room for {right[0]} layers.",
     )
     compare(
         got[1],
         right[1],
         {
-            "that are the kinds; a large kind is cut into several groups.": len(layers),
+            "these are the kinds; a large kind is cut into several groups.": len(layers),
             "a group has one kind only, so round up for each kind.": cdiv(total, right[0]),
             "what is left of a kind needs a group, too: round up.": sum(
                 number // right[0] for number in layers.values()
