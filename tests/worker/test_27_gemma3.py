@@ -243,8 +243,10 @@ GEMMA = {  # its own fields
     "no rope": ({"rope_parameters": {FULL: 5}}, "full_attention of rope_parameters .* object, got"),
     "base": ({"rope_parameters": {FULL: {"rope_theta": -1}}}, "rope_theta .* a positive .* got -1"),
     "a text": ({"rope_parameters": None, "rope_theta": "x"}, "rope_theta .* a positive .* got 'x'"),
-    "local base": ({"rope_parameters": None, "rope_local_base_freq": [1]},
-                   r"rope_local_base_freq in config.json must be a positive number, got \[1\]"),
+    "local base": (
+        {"rope_parameters": None, "rope_local_base_freq": [1]},
+        r"rope_local_base_freq in config.json must be a positive number, got \[1\]",
+    ),
     "activation": ({"hidden_activation": "mish"}, "hidden_act='mish' .* not supported"),
 }
 
