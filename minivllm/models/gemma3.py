@@ -13,7 +13,7 @@ from minivllm.models.layers import RMSNorm
 from minivllm.models.llama import LlamaForCausalLM
 from minivllm.models.model_config import ModelConfig
 from minivllm.models.mrope import get_rope
-from minivllm.models.rope import read_rope
+from minivllm.models.rope import read_base, read_rope
 from minivllm.models.windows import FULL, SLIDING, read_windows
 from minivllm.utils.validation import check, is_int, is_number
 
@@ -138,7 +138,7 @@ def _local_rope(hf: Any) -> dict[str, Any]:
     if SLIDING in (getattr(hf, "rope_parameters", None) or {}):
         return read_rope(hf, SLIDING)
     base = getattr(hf, "rope_local_base_freq", None) or 10000.0
-    return {"rope_type": "default", "rope_theta": float(base)}
+    return {"rope_type": "default", "rope_theta": read_base("rope_local_base_freq", base)}
 
 
 def _positive(hf: Any, name: str) -> float | None:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from minivllm.utils.validation import is_int
+from minivllm.utils.validation import check, is_int, is_number
 
 
 class RotaryEmbedding(nn.Module):
@@ -138,9 +138,13 @@ def read_rope(hf, layer_type: str | None = None, base: float = 10000.0) -> dict:
     given = getattr(hf, "rope_parameters", None) or getattr(hf, "rope_scaling", None)
     rope: dict[str, Any] = dict(given or {})
     if layer_type in rope:
-        rope = dict(rope[layer_type] or {})
+        of_type = rope[layer_type] or {}
+        name = f"{layer_type} of rope_parameters in config.json"
+        check(isinstance(of_type, dict), name, of_type, "an object")
+        rope = dict(of_type)
     rope.setdefault("rope_type", rope.get("type", "default"))
-    rope["rope_theta"] = float(rope.get("rope_theta") or getattr(hf, "rope_theta", 0) or base)
+    theta = rope.get("rope_theta") or getattr(hf, "rope_theta", 0) or base
+    rope["rope_theta"] = read_base("rope_theta", theta)
     rope.setdefault("original_max_position_embeddings", hf.max_position_embeddings)
     trained = rope["original_max_position_embeddings"]
     if rope["rope_type"] == "yarn" and rope.get("factor") is None and is_int(trained, 1):
@@ -163,6 +167,13 @@ def read_rope(hf, layer_type: str | None = None, base: float = 10000.0) -> dict:
             "supported; every number of a head is turned."
         )
     return rope
+
+
+def read_base(name: str, base: Any) -> float:
+    """Read the base of frequencies. Raises ``ValueError`` unless it is a positive number."""
+    ok = is_number(base) and 0 < base < math.inf
+    check(ok, f"{name} in config.json", base, "a positive number")
+    return float(base)
 
 
 def max_positions(rope: dict, max_position_embeddings: int) -> int:

@@ -26,8 +26,7 @@ def read_windows(hf: Any, default: Sequence[str]) -> tuple[int | None, ...]:
         ValueError: for a window that cannot be, or types that are not those of its layers.
     """
     window = getattr(hf, "sliding_window", None)
-    ok = window is None or (is_int(window, 1) and window <= _MOST)
-    check(ok, "sliding_window in config.json", window, f"None, or an integer from 1 to {_MOST}")
+    _check_window(window is None or (is_int(window, 1) and window <= _MOST), window)
     types = getattr(hf, "layer_types", None) or default
     check_layer_types(types, hf.num_hidden_layers)
     return tuple(window if kind == SLIDING else None for kind in types)
@@ -36,18 +35,25 @@ def read_windows(hf: Any, default: Sequence[str]) -> tuple[int | None, ...]:
 def given_layer_types(fields: Mapping[str, Any]) -> Sequence[str] | None:
     """``layer_types`` of a config.json itself, of its text half if it has one; None: it has none.
 
-    transformers makes up its own then, and of wrong ones it complains in several lines, or not.
+    transformers makes up its own then, and of wrong ones it complains in several lines, or not; so
+    it does of a window that is no integer.
 
     Raises:
-        ValueError: if they are not those of its layers.
+        ValueError: if they are not those of its layers, or for such a window.
     """
     half = fields.get("text_config")
     half = half if isinstance(half, dict) else fields
+    window = half.get("sliding_window")
+    _check_window(window is None or is_int(window), window)
     types = half.get("layer_types")
     num_layers = half.get("num_hidden_layers")
     if types is not None and isinstance(num_layers, int):
         check_layer_types(types, num_layers)
     return types
+
+
+def _check_window(ok: bool, window: Any) -> None:
+    check(ok, "sliding_window in config.json", window, f"None, or an integer from 1 to {_MOST}")
 
 
 def check_layer_types(types: Any, num_layers: int) -> None:

@@ -201,6 +201,9 @@ WRONG = {  # fields of a config.json of three layers, and what is said
     "no window": ({"sliding_window": 0}, "sliding_window in config.json must be .* 4194304, got 0"),
     "less": ({"sliding_window": -1}, "sliding_window in config.json must be .*, got -1"),
     "huge": ({"sliding_window": 2**22 + 1}, "sliding_window in config.json must be .* 4194305"),
+    "half a token": ({"sliding_window": 4.5}, r"must be .* an integer from 1 to 4194304, got 4\.5"),
+    "a text": ({"sliding_window": "8"}, "sliding_window in config.json must be .*, got '8'"),
+    "yes": ({"sliding_window": True}, "sliding_window in config.json must be .*, got True"),
     "too few": ({"layer_types": [SLIDING, FULL]}, "length of layer_types .* must be 3.* got 2"),
     "too many": ({"layer_types": [FULL] * 4}, "length of layer_types .* must be 3.* got 4"),
     "chunked": ({"layer_types": [FULL, FULL, "chunked_attention"]},
@@ -237,6 +240,13 @@ GEMMA = {  # its own fields
     "cap": ({"final_logit_softcapping": -1.0}, "final_logit_softcapping .* positive number, got -"),
     "not causal": ({"use_bidirectional_attention": True}, "use_bidirectional_attention .* causal"),
     "rope": ({"rope_parameters": {FULL: {"rope_type": "longrope"}}}, "'longrope' .* not supported"),
+    "no rope": ({"rope_parameters": {FULL: 5}}, "full_attention of rope_parameters .* object, got"),
+    "base": ({"rope_parameters": {FULL: {"rope_theta": -1}}}, "rope_theta .* a positive .* got -1"),
+    "a text": ({"rope_parameters": None, "rope_theta": "x"}, "rope_theta .* a positive .* got 'x'"),
+    "local base": (
+        {"rope_parameters": None, "rope_local_base_freq": [1]},
+        r"rope_local_base_freq in config.json must be a positive number, got \[1\]",
+    ),
     "activation": ({"hidden_activation": "mish"}, "hidden_act='mish' .* not supported"),
 }
 
