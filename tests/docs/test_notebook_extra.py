@@ -144,7 +144,9 @@ def test_the_extra_brings_what_a_notebook_imports(path, extra):
 def test_every_night_the_readme_line_is_run_in_an_environment_of_its_own():
     """Only the extra is installed there, and every notebook is executed."""
     readme = (ROOT / "README.md").read_text()
-    install = re.search(r"`(pip install .*?) && jupyter lab (notebooks/\S+)`", readme)
+    install = re.search(
+        r"`(pip install .*?) && jupyter lab --notebook-dir=\. (notebooks/\S+)`", readme
+    )
     assert install[1] == 'pip install -e ".[notebooks]"'
     assert (ROOT / install[2]).exists()
     nightly = yaml.safe_load((ROOT / ".github/workflows/nightly.yml").read_text())

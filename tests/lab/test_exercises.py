@@ -40,8 +40,8 @@ def test_a_seed_calls_a_function_with_other_arguments(capsys):
     assert f"work{second.given['first_calls'][0]} raised KeyError" in raised
 
 
-def test_there_are_puzzles_in_four_chapters():
-    assert {name.split(".")[0] for name in PUZZLES} == {"ch05", "ch06", "ch07", "ch08"}
+def test_there_are_puzzles_in_five_chapters():
+    assert {name.split(".")[0] for name in PUZZLES} == {"ch05", "ch06", "ch07", "ch08", "ch27"}
 
 
 @pytest.mark.parametrize("seed", range(5))

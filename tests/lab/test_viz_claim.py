@@ -100,7 +100,7 @@ FIGURES = {  # by name: its arguments, a place that it has, and one that it has 
     "step_mask": ((chunked, 1), ("B1", "B0"), ("B1", "D2")),
     "step_tensors": (({"step 5": BATCH}, 4), ("step 5", "positions", 1), ("step 5", "x", 1)),
     "time_shares": (({"a": 0.1, "b": 0.2},), ("b",), ("c",)),
-    "table_strip": (({"a": chunked, "b": preempting}, "0", [0, 1]), ("b", 1), ("b", 2)),
+    "table_strip": (({"a": chunked, "b": preempting}, "A", [0, 1]), ("b", 1), ("b", 2)),
     "timeline": ((chunked,), ("blocks", 4), ("rows", 4)),
     "token_strips": (([viz.TokenStrip("s", {1})], 10), ("s",), ("t",)),
     "wire": (({"end": b"0\r\n\r\n"},), ("end", "chunk"), ("end", "text")),

@@ -65,7 +65,7 @@ def checkpoint(tmp_path_factory):
 def small_engine(directory, budget, **kwargs):
     """An engine with few blocks, whose prompts take turns, so that they take blocks away."""
     return make_llm(
-        directory, block_size=8, max_model_len=200, num_gpu_blocks_override=40, max_num_seqs=8,
+        directory, block_size=8, max_model_len=200, num_gpu_blocks_override=32, max_num_seqs=8,
         max_num_batched_tokens=budget, long_prefill_token_threshold=budget // 3,
         scheduling_policy="priority", **kwargs,
     )  # fmt: skip

@@ -231,6 +231,9 @@ class GoesTooEarly(SlidingWindowManager):
     def num_skipped_blocks(self, num_computed_tokens):
         return super().num_skipped_blocks(num_computed_tokens + 1)
 
+    def next_skip(self, num_skipped):
+        return super().next_skip(num_skipped) - 1
+
 
 class TooEarly(HybridKVCacheManager):
     sliding_window_cls = GoesTooEarly
