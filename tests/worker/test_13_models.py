@@ -13,7 +13,6 @@ from minivllm.lab.oracle import next_token_logits
 from minivllm.models import registry
 from minivllm.models.loader import load_config, load_model
 
-
 # Pools that are too small for some requests at once. Windows need less, and a block of several
 # groups is a smaller one; only with all blocks kept for others is a prefix found that early.
 POOLS = {
