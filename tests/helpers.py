@@ -9,6 +9,8 @@ from minivllm import LLM, SamplingParams
 from minivllm.kv.manager import KVCacheManager
 from minivllm.lab import oracle
 from minivllm.lab.sim import loop, make
+from minivllm.lab.sim.recordings import load_recording
+from minivllm.lab.sim.replay import replay
 from minivllm.request import Request
 from minivllm.trace import Trace
 
@@ -26,6 +28,15 @@ def examples(number, steps=50):
         stateful_step_count=steps * profile.stateful_step_count // 50,
         deadline=None,
     )
+
+
+def assert_decides_as(path):
+    """Check that our scheduler decides each step of a recording as vLLM's did."""
+    golden = load_recording(path)
+    ours = replay({"config": golden["config"], "requests": golden["requests"]})
+    for want, got in zip(golden["steps"], ours["steps"], strict=True):
+        assert got == want
+    assert ours["results"] == golden["results"]
 
 
 # -- blocks ------------------------------------------------------------------------------------

@@ -13,10 +13,7 @@ from typing import Any
 from minivllm.config import VllmConfig
 from minivllm.kv.encoder_only import EncoderOnlyKVCacheManager
 from minivllm.kv.groups.manager import HybridKVCacheManager
-from minivllm.kv.groups.options import (
-    check_retention_interval,
-    resolve_hash_block_size,
-)
+from minivllm.kv.groups.options import check_retention_interval, resolve_hash_block_size
 from minivllm.kv.kv_cache_config import KVCacheConfig, max_blocks_by_group
 from minivllm.kv.kv_cache_spec import DRAFT, KVCacheGroupSpec, get_kv_cache_groups
 from minivllm.kv.manager import KVCacheManager
@@ -62,9 +59,8 @@ def check_groups(config: VllmConfig) -> None:
     if not is_hybrid(groups):
         return
     allowed = "None where layers have a sliding window, unless disable_hybrid_kv_cache_manager=True"
-    check(
-        config.kv_transfer_config is None, "kv_transfer_config", config.kv_transfer_config, allowed
-    )
+    connector = config.kv_transfer_config
+    check(connector is None, "kv_transfer_config", connector, allowed)
     own = cache.kv_cache_manager_cls
     ok = own is None or issubclass(own, HybridKVCacheManager)
     check(ok, "kv_cache_manager_cls", own, f"a HybridKVCacheManager, or {allowed}")
@@ -103,10 +99,9 @@ def log_windows(config: VllmConfig, kv_cache_config: KVCacheConfig) -> None:
     in_flight = config.max_in_flight_tokens
     concurrency = kv_cache_config.max_concurrency(max_model_len, in_flight)
     logger.info(
-        "%d of %d KV cache groups have a sliding window: there is room for %d tokens in requests "
+        "%s KV cache groups have a sliding window: there is room for %d tokens in requests "
         "of %d, each of which holds up to %d blocks.",
-        num_windows,
-        len(groups),
+        f"{num_windows} of {len(groups)}",
         concurrency * max_model_len,
         max_model_len,
         sum(max_blocks_by_group(groups, max_model_len, in_flight)),

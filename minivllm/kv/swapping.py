@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from minivllm.kv.block import KVCacheBlock
 from minivllm.kv.block_table import KVCacheBlockCopy
 from minivllm.kv.manager import KVCacheManager
@@ -35,14 +37,17 @@ class Swapper:
             What must be copied before anything else in this step, or None if the host has too
             few free blocks; then nothing has changed.
         """
-        manager = self.kv_manager
         tables = {}
         source = {copy.dst_block_id: copy.src_block_id for copy in copies}
         for seq in seqs:
-            num_blocks = cdiv(seq.num_computed_tokens, manager.block_size)
-            ids = manager.get_block_ids(seq.seq_id)[:num_blocks]
+            ids = self._ids_to_keep(seq)
             tables[seq.seq_id] = [source.get(block_id, block_id) for block_id in ids]
         return self.swap_space.take(tables)
+
+    def _ids_to_keep(self, seq: Sequence) -> list[int]:
+        """Ids of the blocks that hold what the host is to keep of a sequence."""
+        num_blocks = cdiv(seq.num_computed_tokens, self.kv_manager.block_size)
+        return self.kv_manager.get_block_ids(seq.seq_id)[:num_blocks]
 
     def host_tables(self, seq: Sequence) -> list[list[KVCacheBlock]]:
         """The host blocks of a swapped sequence, a list for each KV cache group."""
@@ -71,30 +76,37 @@ class Swapper:
 
     def can_swap_in(self, seqs: list[Sequence]) -> bool:
         """True if there are free blocks for these sequences, and for each to go on."""
-        manager = self.kv_manager
-        tables = self.swap_space.tables
-        slots = [(seq.seq_id, manager.num_slots(seq, seq.num_tokens)) for seq in seqs]
-        grow = sum(cdiv(n, manager.block_size) - len(tables[seq_id]) + 1 for seq_id, n in slots)
+        grow = sum(map(self._num_to_go_on, seqs))
         coming = len(self.swap_space.distinct_blocks([seq.seq_id for seq in seqs]))
-        pool = manager.block_pool
+        pool = self.kv_manager.block_pool
         alone = pool.num_free_blocks == pool.num_usable_blocks
         return coming + grow <= pool.num_free_blocks or alone
 
+    def _num_to_go_on(self, seq: Sequence) -> int:
+        """Number of blocks that a swapped sequence takes beside its own to go on, and a copy."""
+        manager = self.kv_manager
+        num_blocks = cdiv(manager.num_slots(seq, seq.num_tokens), manager.block_size)
+        return num_blocks - len(self.swap_space.tables[seq.seq_id]) + 1
+
     def swap_in(self, seqs: list[Sequence]) -> list[KVCacheBlockSwap]:
         """Give swapped-out sequences new blocks, shared as before. Returns the copies to make."""
-        manager = self.kv_manager
-        pool = manager.block_pool
+        pool = self.kv_manager.block_pool
         host = self.swap_space.distinct_blocks([seq.seq_id for seq in seqs])
         home = dict(zip(host, pool.get_new_blocks(len(host)), strict=True))
         swaps = [KVCacheBlockSwap(src.block_id, dst.block_id) for src, dst in home.items()]
         for seq in seqs:
-            table = manager.block_table_cls(manager.block_size)
-            manager.block_tables[seq.seq_id] = table
-            table.blocks = [home[block] for block in self.swap_space.tables[seq.seq_id]]
-            table.num_cached_blocks = seq.num_computed_tokens // manager.block_size
-            pool.touch(table.blocks)
+            self._make_tables(seq, home)
             self.swap_space.free(seq.seq_id)
-            if manager.trace is not None:
-                manager.trace.record(SwappedIn, seq.seq_id, tuple(table.block_ids))
         pool.free_blocks(home.values())  # each table has a reference of its own now
         return swaps
+
+    def _make_tables(self, seq: Sequence, home: Mapping[KVCacheBlock, KVCacheBlock]) -> None:
+        """Make the block table of a sequence that comes back; ``home`` is by host block."""
+        manager = self.kv_manager
+        table = manager.block_table_cls(manager.block_size)
+        manager.block_tables[seq.seq_id] = table
+        table.blocks = [home[block] for block in self.swap_space.tables[seq.seq_id]]
+        table.num_cached_blocks = seq.num_computed_tokens // manager.block_size
+        manager.block_pool.touch(table.blocks)
+        if manager.trace is not None:
+            manager.trace.record(SwappedIn, seq.seq_id, tuple(table.block_ids))

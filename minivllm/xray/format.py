@@ -255,7 +255,9 @@ def _read_state(written: dict, header: dict) -> State:
         swapped=written.get("swapped", []),  # older files lack these two
         lora_slots=dict(written.get("lora_slots", [])),
         contents={
-            block_id: CachedBlock(seq_id, logical, tuple(tokens), *group)  # older files lack it
+            block_id: CachedBlock(
+                seq_id, logical, tuple(tokens), group=group[0] if group else 0
+            )  # older files have no group
             for block_id, seq_id, logical, tokens, *group in written["contents"]
         },
         groups=groups_of(header),

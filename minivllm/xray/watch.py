@@ -80,15 +80,21 @@ def watch_pool(pool: Any, recorder: Recorder) -> None:
 
     def cache_full_blocks(
         request, blocks, num_cached_blocks, num_full_blocks, block_size, kv_cache_group_id,
-        *args, **kwargs,
+        **options,
     ):  # fmt: skip
         cache(
-            request, blocks, num_cached_blocks, num_full_blocks, block_size, kv_cache_group_id,
-            *args, **kwargs,
-        )  # fmt: skip
+            request=request,
+            blocks=blocks,
+            num_cached_blocks=num_cached_blocks,
+            num_full_blocks=num_full_blocks,
+            block_size=block_size,
+            kv_cache_group_id=kv_cache_group_id,
+            **options,
+        )
         with recorder:
             new = [b for b in blocks[num_cached_blocks:num_full_blocks] if b.block_hash is not None]
-            ids, hashes = [b.block_id for b in new], [b.block_hash[:8].hex() for b in new]
+            ids = [b.block_id for b in new]
+            hashes = [b.block_hash[:8].hex() for b in new]
             if new:
                 end = group_of(kv_cache_group_id)
                 recorder.rows.append(("BlocksCached", request.request_id, ids, hashes, *end))

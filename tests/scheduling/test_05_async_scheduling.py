@@ -5,7 +5,7 @@ import time
 from concurrent.futures import Future
 
 import pytest
-from helpers import examples, make_llm, request, run_and_compare, workload
+from helpers import assert_decides_as, examples, make_llm, request, run_and_compare, workload
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,8 +15,7 @@ from minivllm.config.async_scheduling import resolve_async_scheduling
 from minivllm.config.parallel import ParallelConfig
 from minivllm.config.speculative import SpeculativeConfig
 from minivllm.kv.manager import KVCacheManager
-from minivllm.lab.sim.recordings import ASYNC_GOLDEN, load_recording
-from minivllm.lab.sim.replay import replay
+from minivllm.lab.sim.recordings import ASYNC_GOLDEN
 from minivllm.lab.sim.stub_runner import StubRunner
 from minivllm.request import RequestStatus
 from minivllm.scheduling.async_scheduler import AsyncScheduler
@@ -29,11 +28,7 @@ from minivllm.trace.records import RankWorked, StepPlanned, TokensWasted
 @pytest.mark.parametrize("path", ASYNC_GOLDEN, ids=lambda p: p.name.split(".")[0])
 def test_decides_what_vllm_decides(path):
     """Every call, placeholders and discarded tokens included; two of the files have stages."""
-    golden = load_recording(path)
-    ours = replay({"config": golden["config"], "requests": golden["requests"]})
-    for want, got in zip(golden["steps"], ours["steps"], strict=True):
-        assert got == want
-    assert ours["results"] == golden["results"]
+    assert_decides_as(path)
 
 
 # -- without a model -----------------------------------------------------------------------------

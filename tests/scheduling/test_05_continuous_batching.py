@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 import pytest
-from helpers import examples, make_scheduler, request, run, step
+from helpers import assert_decides_as, examples, make_scheduler, request, run, step
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -22,11 +22,7 @@ RECORDINGS = [*GOLDEN, *LORA_GOLDEN, *POOLING_GOLDEN]
 @pytest.mark.parametrize("path", RECORDINGS, ids=lambda p: p.name.split(".")[0])
 def test_decides_what_vllm_decides(path):
     """Every schedule, hit, block id and preemption of vLLM 0.32.0's own scheduler."""
-    golden = load_recording(path)
-    ours = replay({"config": golden["config"], "requests": golden["requests"]})
-    for want, got in zip(golden["steps"], ours["steps"], strict=True):
-        assert got == want
-    assert ours["results"] == golden["results"]
+    assert_decides_as(path)
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 import pytest
-from helpers import assert_same_free_queue
+from helpers import assert_decides_as, assert_same_free_queue
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -28,11 +28,7 @@ from minivllm.trace.records import Verified
 
 @pytest.mark.parametrize("path", SPEC_GOLDEN, ids=lambda p: p.name.removesuffix(".json.gz"))
 def test_every_decision_is_vllms(path):
-    golden = load_recording(path)
-    ours = replay({"config": golden["config"], "requests": golden["requests"]})
-    for want, got in zip(golden["steps"], ours["steps"], strict=True):
-        assert got == want
-    assert ours["results"] == golden["results"]
+    assert_decides_as(path)
 
 
 def test_there_are_recordings():

@@ -6,7 +6,7 @@ from collections import Counter
 from concurrent.futures import Future
 
 import pytest
-from helpers import assert_same_free_queue, make_scheduler, request
+from helpers import assert_decides_as, assert_same_free_queue, make_scheduler, request
 
 from minivllm.kv.manager import KVCacheManager
 from minivllm.lab.sim import loop, make
@@ -32,11 +32,7 @@ from minivllm.viz import (
 @pytest.mark.parametrize("path", PIPELINE_GOLDEN, ids=lambda p: p.name.split(".")[0])
 def test_decides_what_vllm_decides(path):
     """Every call of vLLM's ``step_with_batch_queue``: plans, tables, queues, what is discarded."""
-    golden = load_recording(path)
-    ours = replay({"config": golden["config"], "requests": golden["requests"]})
-    for want, got in zip(golden["steps"], ours["steps"], strict=True):
-        assert got == want
-    assert ours["results"] == golden["results"]
+    assert_decides_as(path)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 from checked_memory import CheckedMemory, make_hybrid, make_specs
-from helpers import examples
+from helpers import assert_decides_as, examples
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -24,11 +24,7 @@ from minivllm.trace import Trace
 @pytest.mark.parametrize("path", HYBRID_GOLDEN, ids=lambda p: p.name.split(".")[0])
 def test_decides_what_vllm_decides(path):
     """Hits, junctions, the block ids of every group, what is cached and what is free."""
-    golden = load_recording(path)
-    ours = replay({"config": golden["config"], "requests": golden["requests"]})
-    for want, got in zip(golden["steps"], ours["steps"], strict=True):
-        assert got == want
-    assert ours["results"] == golden["results"]
+    assert_decides_as(path)
 
 
 def test_a_selection_is_shipped_with_all_exhibits():

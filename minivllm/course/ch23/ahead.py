@@ -61,7 +61,8 @@ def run_ahead(
             for request in to_come.pop_until(call):
                 scheduler.add_request(request)
             if (oldest := queue.advance(execute)) is not None:
-                scheduler.update_from_output(*oldest)
+                scheduler_output, runner_output = oldest
+                scheduler.update_from_output(scheduler_output, runner_output)
             scheduler.check_integrity()
             call += 1
     return trace

@@ -13,6 +13,7 @@ from minivllm.course.grading.verdicts import first_difference
 from minivllm.kv.manager import KVCacheManager
 from minivllm.lab.sim.make import make_request
 from minivllm.lab.sim.recordings import ASYNC_GOLDEN, load_recording
+from minivllm.lab.sim.replay import recorded_request
 from minivllm.lab.sim.replay_encoder import EncoderCacheRecorder
 from minivllm.lab.sim.replay_queue import CallRecorder
 from minivllm.request import Request
@@ -89,24 +90,13 @@ def _calls(
             described.append(entry)
         return described
 
-    requests = [_request(entry) for entry in recording["requests"]]
+    requests = [recorded_request(entry) for entry in recording["requests"]]
     steps = {entry["id"]: entry.get("abort_step") for entry in recording["requests"]}
     aborts = {name: step for name, step in steps.items() if step is not None}
     encoder = EncoderCacheRecorder(scheduler, config)
     return CallRecorder(
         scheduler, requests, aborts, size=2, describe=describe, encoder=encoder
     ).calls()
-
-
-def _request(entry: dict[str, Any]) -> Request:
-    return make_request(
-        entry["id"],
-        entry["prompt_token_ids"],
-        entry["max_tokens"],
-        arrival_time=entry["arrival_step"],
-        priority=entry.get("priority", 0),
-        stop_token_ids=entry.get("stop_token_ids", []),
-    )
 
 
 def compare_drawn(scheduler_cls: type[AsyncScheduler], seed: int) -> int:

@@ -68,7 +68,10 @@ def run(
         "svg": figure.svg,
         "alt": figure.alt,
         "printed": printed.getvalue(),
-        "runs": {name: _told(*each, edges[name], hits) for name, each in served.items()},
+        "runs": {
+            name: _told(requests, trace, edges=edges[name], hits=hits)
+            for name, (requests, trace) in served.items()
+        },
     }
 
 

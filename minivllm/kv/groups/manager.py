@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Many
 from dataclasses import replace
-from math import gcd, inf, lcm
+from math import inf
 from typing import Any
 
 from minivllm.kv.block import KVCacheBlock
 from minivllm.kv.block_table import BlockIds, KVCacheBlockCopy
 from minivllm.kv.groups.block_table import BlockTables, GroupBlockTable
 from minivllm.kv.groups.coordinator import GroupCacheHit, KVCacheCoordinator
+from minivllm.kv.groups.options import largest_hash_block_size, scheduler_block_size
 from minivllm.kv.groups.prefix_cache import GroupPrefixCache
 from minivllm.kv.groups.single_type import (
     FullAttentionManager,
@@ -71,11 +72,11 @@ class HybridKVCacheManager(KVCacheManager):
         retention_interval: int | None = 0,
         hash_block_size: int | None = None,
     ):
-        sizes = [spec.block_size for spec in specs]
-        assert block_size == lcm(*sizes), f"{block_size} != lcm of {sizes}"
+        expected = scheduler_block_size(specs)
+        assert block_size == expected, f"{block_size} != {expected}, which all groups divide"
         super().__init__(
             num_blocks,
-            hash_block_size or gcd(*sizes),
+            hash_block_size or largest_hash_block_size(specs),
             enable_prefix_caching,
             num_host_blocks=num_host_blocks,
             trace=trace,

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
 from math import gcd, lcm
 
 from minivllm.kv.kv_cache_spec import KVCacheSpec, SlidingWindowSpec
@@ -14,7 +15,12 @@ from minivllm.kv.kv_cache_spec import KVCacheSpec, SlidingWindowSpec
 
 def scheduler_block_size(specs: Sequence[KVCacheSpec]) -> int:
     """Tokens of which the length of a hit is a multiple: full blocks in every group."""
-    return lcm(*(spec.block_size for spec in specs))
+    return reduce(lcm, (spec.block_size for spec in specs), 1)
+
+
+def largest_hash_block_size(specs: Sequence[KVCacheSpec]) -> int:
+    """Tokens of the longest piece of which the blocks of every group are made."""
+    return reduce(gcd, (spec.block_size for spec in specs), 0)
 
 
 def check_retention_interval(retention_interval: int | None, specs: Sequence[KVCacheSpec]) -> None:
@@ -48,7 +54,7 @@ def resolve_hash_block_size(prefix_match_unit: int | None, specs: Sequence[KVCac
         ValueError: unless the blocks of each group are several pieces, or one, long.
     """
     sizes = [spec.block_size for spec in specs]
-    size = prefix_match_unit or gcd(*sizes)
+    size = prefix_match_unit or largest_hash_block_size(specs)
     if len(sizes) == 1 and size != sizes[0]:
         raise ValueError(
             f"Invalid prefix_match_unit={size}; with a single KV cache group, prefix-cache hits "

@@ -126,7 +126,7 @@ def _prepare(
         scheduler_cls=scheduler_cls,
         **{name: config[name] for name in _LIMITS},
     )
-    return scheduler, [_request(entry) for entry in workload["requests"]], speculative
+    return scheduler, [recorded_request(entry) for entry in workload["requests"]], speculative
 
 
 def _describe_steps(
@@ -247,7 +247,8 @@ def _scheduled(scheduler_output: SchedulerOutput, manager: KVCacheManager) -> li
     return entries
 
 
-def _request(entry: dict[str, Any]) -> Request:
+def recorded_request(entry: dict[str, Any]) -> Request:
+    """Make a request of a recording from its entry."""
     lora = entry.get("lora")
     return make_request(
         entry["id"],

@@ -184,14 +184,18 @@ def take_snapshot(trace: Trace, step: int | None, after: str) -> Snapshot:
                         block_id,
                         ref_count=ref_counts.get(block_id, 0),
                         is_new=(seq_id, block_id) in new,
-                        slots=_slots(seq, table, tokens, logical, size, num_now),
+                        slots=_slots(
+                            seq, table, tokens, logical=logical, block_size=size, num_now=num_now
+                        ),
                         copied_from=copies.get((seq_id, block_id)),
                         group=group,
                         was=was[logical],
                     )
                     for logical, block_id in enumerate(table)
                 )
-                tables.append(SequenceTable(owner, seq, blocks, num_now, group, label))
+                tables.append(
+                    SequenceTable(owner, seq, blocks, num_now=num_now, group=group, label=label)
+                )
     moment = "before the first step" if step == -1 else f"step {step}, after {after}"
     cached = {
         block_id: CachedTile(_cached_block(state, owners, block_id), place)

@@ -108,7 +108,10 @@ def _drawing(
             line, column = divmod(block.logical, columns)
             x = MARGIN + NAMES + column * (width + GAP)
             if block.is_null:
-                _draw_null(drawing, block, x, y + line * height, width, tables.detailed)
+                _draw_null(
+                    drawing, block, x,
+                    y=y + line * height, width=width, detailed=tables.detailed,
+                )  # fmt: skip
                 drawing.place(table.key(block), x, y + line * height, width, height - 14)
                 continue
             with drawing.group(**{} if way is None or block is way[0] else {"opacity": 0.45}):

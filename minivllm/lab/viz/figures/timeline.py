@@ -222,7 +222,7 @@ def _draw_run(drawing: Drawing, rows: Rows, tops: Mapping[str, int]) -> None:
     y = rows.bottom + (16 if window.footnote else 0) + LANE_GAP
     for name, limit_name, values, limit in window.lanes:
         top = tops.get(name, tops["blocks"])
-        axis.draw_lane(drawing, y, name, limit_name, values, limit, top=top)
+        axis.draw_lane(drawing, y, name, limit_name=limit_name, values=values, limit=limit, top=top)
         y += LANE_HEIGHT + LANE_GAP
     for item_lane in window.item_lanes:
         draw_item_lane(drawing, axis, item_lane, y)
