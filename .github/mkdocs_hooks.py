@@ -5,29 +5,26 @@ What a page shows is made by the files in pages/, and looks as the template in p
 
 import json
 import re
-import sys
 from pathlib import Path
 
 from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File
 from mkdocs.utils import get_relative_url
+from pages import guess, lecture, notebook
+from pages.cards import MAP, the_map, with_cards, with_map
+from pages.code import code_page
+from pages.fonts import fetch_fonts
+from pages.glossary import with_entries, with_notes
+from pages.home import home_page
+from pages.links import text_of, with_labels, with_lectures
+from pages.search import sections_of
+from pages.toy import toy
 from pygments.formatters import HtmlFormatter
 
-HERE, ROOT = Path(__file__).parent, Path(__file__).parents[1]
-sys.path[:0] = [str(HERE), str(ROOT)]
+from minivllm.course.playground.build import build, npm_files
 
-from pages import guess, lecture, notebook  # noqa: E402
-from pages.cards import MAP, the_map, with_cards, with_map  # noqa: E402
-from pages.code import code_page  # noqa: E402
-from pages.fonts import fetch_fonts  # noqa: E402
-from pages.glossary import with_entries, with_notes  # noqa: E402
-from pages.home import home_page  # noqa: E402
-from pages.links import text_of, with_labels, with_lectures  # noqa: E402
-from pages.search import sections_of  # noqa: E402
-from pages.toy import toy  # noqa: E402
-
-from minivllm.course.playground.build import build, npm_files  # noqa: E402
-
+HERE = Path(__file__).parent
+ROOT = HERE.parent
 DIAGRAMS = ROOT / "diagrams"
 TOKENS = ROOT / "minivllm/lab/viz/page/tokens.css"
 MINISEARCH = "minisearch@7.2.0"

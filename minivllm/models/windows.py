@@ -12,7 +12,7 @@ from minivllm.utils.validation import check, is_int
 
 FULL = "full_attention"
 SLIDING = "sliding_attention"
-_MOST = 2**22  # tokens of a window
+MOST_TOKENS = 2**22  # of a window
 
 
 def read_windows(hf: Any, default: Sequence[str]) -> tuple[int | None, ...]:
@@ -26,7 +26,7 @@ def read_windows(hf: Any, default: Sequence[str]) -> tuple[int | None, ...]:
         ValueError: for a window that cannot be, or types that are not those of its layers.
     """
     window = getattr(hf, "sliding_window", None)
-    _check_window(window is None or (is_int(window, 1) and window <= _MOST), window)
+    _check_window(window is None or (is_int(window, 1) and window <= MOST_TOKENS), window)
     types = getattr(hf, "layer_types", None) or default
     check_layer_types(types, hf.num_hidden_layers)
     return tuple(window if kind == SLIDING else None for kind in types)
@@ -53,7 +53,8 @@ def given_layer_types(fields: Mapping[str, Any]) -> Sequence[str] | None:
 
 
 def _check_window(ok: bool, window: Any) -> None:
-    check(ok, "sliding_window in config.json", window, f"None, or an integer from 1 to {_MOST}")
+    allowed = f"None, or an integer from 1 to {MOST_TOKENS}"
+    check(ok, "sliding_window in config.json", window, allowed)
 
 
 def check_layer_types(types: Any, num_layers: int) -> None:

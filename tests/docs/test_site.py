@@ -7,12 +7,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from pages import cards, code, colab, glossary, guess, lecture, links, notebook, search, toy
 
 ROOT = Path(__file__).parents[2]
 NOTEBOOKS = ROOT / "notebooks"
 LECTURES = sorted(path for path in NOTEBOOKS.glob("*.ipynb") if not path.name.startswith("90_"))
-sys.path.insert(0, str(ROOT / ".github"))
-from pages import cards, code, colab, glossary, guess, lecture, links, notebook, search, toy  # noqa: E402
 
 SHORT = NOTEBOOKS / "90_minutes.ipynb"
 ON_THEIR_PAGE = [path for path in (*LECTURES, SHORT) if notebook.runs_on_its_page(path)]

@@ -12,7 +12,7 @@ import numpy as np
 
 from minivllm.models.model_config import ModelConfig
 from minivllm.models.registry import get_model_class
-from minivllm.models.windows import FULL, SLIDING
+from minivllm.models.windows import FULL, MOST_TOKENS, SLIDING
 from minivllm.quantization.gguf.reader import REQUIRED, GGUFReader
 from minivllm.quantization.gguf.weights import ROPE_FACTORS, tensor_names
 
@@ -24,7 +24,6 @@ _ROPE_TYPES = {"none": "default", "linear": "linear", "yarn": "yarn"}
 _ROPE_SCALING = ("type", "factor", "original_context_length", "finetuned")
 _MOST = 2**19  # of layers, heads and their sizes
 _MOST_POSITIONS = 2**20  # their cosines are computed when a model is loaded
-_MOST_WINDOW = 2**22
 # tokens that end a text: of a sequence, a turn, a message to a tool
 _EOS = tuple(f"tokenizer.ggml.{name}_token_id" for name in ("eos", "eot", "eom"))
 _END_OF_TURN = "<end_of_turn>"  # Gemma's
@@ -110,8 +109,8 @@ def _windows(reader: GGUFReader, name: str, num_layers: int, context_length: int
     """``sliding_window`` and ``layer_types``: a llama with a window has it in all layers."""
     key = f"{name}.attention.sliding_window"
     window = reader.get(key, int, 0)  # 0: there is none
-    if not 0 <= window <= _MOST_WINDOW:
-        reader.refuse(key, window, f"from 0 to {_MOST_WINDOW}")
+    if not 0 <= window <= MOST_TOKENS:
+        reader.refuse(key, window, f"from 0 to {MOST_TOKENS}")
     if name.startswith("qwen"):
         if 0 < window < context_length:
             reader.refuse(key, window, f"at least the context length of {context_length}")
