@@ -27,8 +27,11 @@ if "SLOW_MESSAGES" in os.environ:  # see slow_messages/: in this process, and in
 if not torch.cuda.is_available():  # Triton asks when it is first imported: see attention/kernels
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
-# `pytest tests --hypothesis-profile=nightly`; see helpers.examples
+# See helpers.examples. A run of the suite looks at fewer examples; the night, at many:
+# `pytest tests --hypothesis-profile=nightly`
+settings.register_profile("suite", settings.default, max_examples=40)
 settings.register_profile("nightly", max_examples=1000, stateful_step_count=150)
+settings.load_profile("suite")
 
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
@@ -53,6 +56,8 @@ def pytest_collection_modifyitems(config, items):
             item.add_marker(mark)
         if item.path.parent == Path(__file__).parent / "cpu":
             item.add_marker("cpu")
+        if item.get_closest_marker("nightly"):  # the quick subset leaves it out, too
+            item.add_marker("slow")
 
 
 @pytest.fixture(autouse=True)
