@@ -56,8 +56,6 @@ def pytest_collection_modifyitems(config, items):
             item.add_marker(mark)
         if item.path.parent == Path(__file__).parent / "cpu":
             item.add_marker("cpu")
-        if item.get_closest_marker("nightly"):  # the quick subset leaves it out, too
-            item.add_marker("slow")
 
 
 @pytest.fixture(autouse=True)

@@ -3,6 +3,7 @@
 import time
 from pathlib import Path
 
+import pytest
 from hypothesis import settings
 
 from minivllm import LLM, SamplingParams
@@ -15,6 +16,9 @@ from minivllm.request import Request
 from minivllm.trace import Trace
 
 CLEAR = 1e-4  # a choice with less margin than this may fall either way
+
+# A test that only the night has time for: the suite has a smaller one of its kind.
+nightly = pytest.mark.skipif(settings.default.max_examples < 1000, reason="every night")
 
 
 def examples(number, steps=50):
