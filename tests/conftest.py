@@ -10,6 +10,7 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # a thread each, before torch counts th
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import chapter_marks
+import combinations
 import pytest
 import torch
 from hypothesis import settings
@@ -38,6 +39,7 @@ CHROMIUM = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stab
 
 def pytest_configure(config):
     chapter_marks.register(config)
+    config.pluginmanager.register(combinations)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -54,6 +54,7 @@ def small(request, tmp_path_factory):
     return directory, whole
 
 
+@pytest.mark.combinations(2)
 @pytest.mark.parametrize("steps", STEPS)
 @pytest.mark.parametrize(("tp", "pp"), [(2, 1), (4, 1), (1, 2), (2, 2)])
 def test_every_parameter_equals_the_oracle(small, tp, pp, steps):
