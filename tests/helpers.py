@@ -17,15 +17,16 @@ from minivllm.trace import Trace
 
 CLEAR = 1e-4  # a choice with less margin than this may fall either way
 
+AT_NIGHT = settings.default.max_examples >= 1000  # the nightly profile: all of what there is
 # A test that only the night has time for: the suite has a smaller one of its kind.
-nightly = pytest.mark.skipif(settings.default.max_examples < 1000, reason="every night")
+nightly = pytest.mark.skipif(not AT_NIGHT, reason="every night")
 
 
 def examples(number, steps=50):
     """Settings of a property: number of examples, and of steps if it is a state machine.
 
-    The suite looks at two in five of them; the nightly profile at ten times as many, three times
-    as long.
+    The suite looks at two in five of them; the nightly profile at ten times as many, and three times
+    as long histories.
     """
     profile = settings.default
     return settings(

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from helpers import AT_NIGHT
 from pages import cards, code, colab, glossary, guess, lecture, links, notebook, search, toy
 
 ROOT = Path(__file__).parents[2]
@@ -19,7 +19,7 @@ ON_THEIR_PAGE = [path for path in (*LECTURES, SHORT) if notebook.runs_on_its_pag
 
 # In the suite two lectures, one of them with figures, and the short track; at night all of them.
 FEW = [path for path in ON_THEIR_PAGE if path == SHORT or path.name[:3] in ("03_", "08_")]
-SOME_OF_THEM = ON_THEIR_PAGE if settings.default.max_examples >= 1000 else FEW
+SOME_OF_THEM = ON_THEIR_PAGE if AT_NIGHT else FEW
 
 # What a browser lacks, and numba, which would only save time.
 ABSENT = ("torch", "numpy", "matplotlib", "PIL", "tqdm", "httpx", "ipywidgets", "IPython", "numba")

@@ -3,15 +3,15 @@
 import numpy
 import pytest
 from exercise_kinds import KINDS
+from helpers import AT_NIGHT
 from hostile import HOSTILE, ITSELF, ITSELF_AS_DICT
-from hypothesis import settings
 
 from minivllm.course.asking.answers import NotYet
 from minivllm.exercises import ch02, ch03, ch11, ch13, chA1
 from minivllm.lab.contiguous.slab_pool import FirstFitPool
 
 SEEDS = range(30)
-SOME = SEEDS if settings.default.max_examples >= 1000 else range(10)  # all of them at night
+SOME = SEEDS if AT_NIGHT else range(10)  # all of them at night
 FEW = {"ch16.promises": 12}  # all that there are, but a few that the seeds do not meet
 
 NONSENSE = [
