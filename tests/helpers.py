@@ -25,8 +25,8 @@ nightly = pytest.mark.skipif(not AT_NIGHT, reason="every night")
 def examples(number, steps=50):
     """Settings of a property: number of examples, and of steps if it is a state machine.
 
-    The suite looks at two in five of them; the nightly profile at ten times as many, and three times
-    as long histories.
+    The suite looks at two in five of them; the nightly profile at ten times as many, and its
+    histories are three times as long.
     """
     profile = settings.default
     return settings(
