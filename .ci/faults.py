@@ -120,7 +120,10 @@ def run_tests(names: set[str], fault: Fault | None = None) -> list[str]:
             file, *test = name.split("::")
             (path,) = Path(copy, "tests").rglob(file)
             tests.append("::".join([str(path), *test]))
-        report = pytest(Path(copy), "-x", *tests, PYTHONPATH=copy)
+        # A fault is looked for with all examples and combinations: the suite has a part of them.
+        profile = "suite" if fault is None else "nightly"
+        options = ("-x", f"--hypothesis-profile={profile}")
+        report = pytest(Path(copy), *options, *tests, PYTHONPATH=copy)
     return [name for name, _ in failures(report)]
 
 

@@ -10,6 +10,7 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # a thread each, before torch counts th
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import chapter_marks
+import combinations
 import pytest
 import torch
 from hypothesis import settings
@@ -27,14 +28,18 @@ if "SLOW_MESSAGES" in os.environ:  # see slow_messages/: in this process, and in
 if not torch.cuda.is_available():  # Triton asks when it is first imported: see attention/kernels
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
-# `pytest tests --hypothesis-profile=nightly`; see helpers.examples
+# See helpers.examples. A run of the suite looks at fewer examples; the night, at many:
+# `pytest tests --hypothesis-profile=nightly`
+settings.register_profile("suite", settings.default, max_examples=40)
 settings.register_profile("nightly", max_examples=1000, stateful_step_count=150)
+settings.load_profile("suite")
 
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
 
 def pytest_configure(config):
     chapter_marks.register(config)
+    config.pluginmanager.register(combinations)
 
 
 @pytest.hookimpl(optionalhook=True)

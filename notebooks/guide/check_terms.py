@@ -10,6 +10,7 @@ import json
 import re
 import sys
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 HERE = Path(__file__).parent
@@ -65,13 +66,19 @@ def explanation(term: str, notebook: str, cells: list[tuple[Place, str]]) -> int
     return None
 
 
+@cache
+def without_pointers(text: str) -> str:
+    """Prose without code, headings and the sentences that point to another notebook."""
+    text = re.sub(r"`[^`]*`|^#.*", " ", text, flags=re.MULTILINE)
+    text = re.sub(r"\([^()]*notebooks? [^()]*\)", "", text)
+    return re.sub(r"[^.:;]*\bnotebooks? \w+('s)?\b[^.:;]*", "", text)
+
+
 def first_use(term: str, cells: list[tuple[Place, str]]) -> Place | None:
     """The first of these cells that uses a term and does not point to another notebook with it."""
+    used = re.compile(pattern(term), re.IGNORECASE)
     for place, text in cells:
-        pointed = re.sub(r"`[^`]*`|^#.*", " ", text, flags=re.MULTILINE)
-        pointed = re.sub(r"\([^()]*notebooks? [^()]*\)", "", pointed)
-        pointed = re.sub(r"[^.:;]*\bnotebooks? \w+('s)?\b[^.:;]*", "", pointed)
-        if re.search(pattern(term), pointed, re.IGNORECASE):
+        if used.search(without_pointers(text)):
             return place
     return None
 

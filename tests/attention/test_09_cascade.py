@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from helpers import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from paged_batches import make_batch
 
@@ -63,7 +64,7 @@ def shared_batches(draw):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@settings(max_examples=20, deadline=None)
+@examples(20)
 @given(shared=shared_batches())
 def test_equal_to_the_reference(backend, shared):
     batch, num_groups, block_size = shared

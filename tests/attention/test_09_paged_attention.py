@@ -59,6 +59,7 @@ def test_equal_to_the_reference(name, batch):
     batch.check(make_backend(name, CPU))
 
 
+@pytest.mark.combinations(2)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("window", [None, 5])
 @pytest.mark.parametrize("block_size", [4, 16])

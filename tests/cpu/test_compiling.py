@@ -6,7 +6,7 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from hypothesis import settings
+from helpers import nightly
 from nbclient import NotebookClient
 from typer.testing import CliRunner
 
@@ -133,7 +133,7 @@ def test_a_notebook_shows_it_while_the_cell_runs_and_stores_nothing(tmp_path):
     assert [(output.output_type, output.text) for output in cell.outputs] == [("stream", "42\n")]
 
 
-@pytest.mark.skipif(settings.default.max_examples <= 100, reason="compiles all: every night")
+@nightly  # compiles all
 def test_warm_compiles_each_loop_for_one_thread_and_for_several(tiny_chat):
     result = CliRunner().invoke(app, ["warm", str(tiny_chat)])
     assert result.exit_code == 0, result.output

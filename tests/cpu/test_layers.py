@@ -90,6 +90,7 @@ def check_bit_for_bit(model, block_size, dtype):
     assert torch.equal(written, also_written)
 
 
+@pytest.mark.combinations(2)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("block_size", [BLOCK_SIZE, WIDE_BLOCK])
 @pytest.mark.parametrize("name", KNOWN)

@@ -38,6 +38,7 @@ def skip_if_it_cannot_run(method, dtype):
         pytest.skip(f"no {dtype} products of oneDNN on this processor")
 
 
+@pytest.mark.combinations(2)
 @pytest.mark.parametrize(("dtype", "method"), PAIRS)
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("sizes", [(48, 40), (1000, 700), (1040, 572)], ids=str)  # wide, in tiles

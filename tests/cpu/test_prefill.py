@@ -44,6 +44,7 @@ def test_heads_of_any_size(dtype, head_dim):
     make_batch(seqs, head_dim=head_dim, dtype=dtype).check(PagedNumba())
 
 
+@pytest.mark.combinations(2)
 @pytest.mark.parametrize("window", [None, 1, 7, KEYS, KEYS + 9])
 @pytest.mark.parametrize("extra", [-1, 0, 1])
 def test_around_a_block_of_keys(dtype, window, extra):

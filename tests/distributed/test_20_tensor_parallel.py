@@ -45,6 +45,7 @@ def load(directory, group=None, dtype=torch.float32, load_format="auto"):
     return load_model(directory, config, dtype, CPU, load_format, group=group)
 
 
+@pytest.mark.combinations(2)
 @pytest.mark.parametrize("load_format", ["safetensors", "dummy"])
 @pytest.mark.parametrize("size", [2, 4])
 def test_the_ranks_logits_are_those_of_one_model(directory, size, load_format):

@@ -9,7 +9,8 @@ from random import Random
 
 import jinja2
 import pytest
-from hypothesis import given, settings
+from helpers import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from minivllm import embedded_model_path
@@ -313,7 +314,7 @@ SCRAPS = [
 ]  # fmt: skip
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(st.sampled_from(["hermes", "llama3_json", "mistral", "pythonic"]),
        st.lists(st.sampled_from(SCRAPS), max_size=14))  # fmt: skip
 def test_however_it_is_cut_it_comes_to_the_same(name, scraps):

@@ -17,6 +17,7 @@ def checkpoint(request):
 
 
 @pytest.mark.slow
+@pytest.mark.combinations(2)
 @pytest.mark.parametrize("block_size", [1, 4, 16])
 @pytest.mark.parametrize("budget", [1, 7, 33, 4096])
 @pytest.mark.parametrize("pool", ["tight", "roomy"])

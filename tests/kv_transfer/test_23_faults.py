@@ -202,6 +202,7 @@ def test_undisturbed_all_are_fetched(both):
 
 
 @pytest.mark.slow
+@pytest.mark.combinations(1)
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("path", POINTS)
 def test_a_step_that_fails_at_any_point_loses_nothing(both, path, after):

@@ -3,7 +3,7 @@
 from functools import partial
 
 import pytest
-from hypothesis import settings
+from helpers import nightly
 
 from minivllm.lab.sim.cost import HARDWARE, MODELS, CostModel
 from minivllm.lab.sim.disaggregation import goodput, poisson, simulate_pools
@@ -12,7 +12,6 @@ from minivllm.lab.sim.pool_costs import TABLES, RooflineCost, step_seconds
 from minivllm.lab.sim.replica import Size
 from minivllm.lab.sim.workloads import SimRequest
 
-NIGHTLY = pytest.mark.skipif(settings.default.max_examples < 1000, reason="every night: minutes")
 OWN = TABLES["distserve"]
 ONE = [SimRequest(0.0, [1] * 512, 5)]
 
@@ -96,7 +95,7 @@ def rate(cost, num_prefill, tpot, num_prompt=512, num_output=64, ttft=0.4, **mor
     )
 
 
-@NIGHTLY
+@nightly
 def test_the_figures_of_distserves_simulator():
     """Its own constant lengths, 300 requests, three seeds."""
     assert rate(OWN, 1, 0.04) == pytest.approx(11.7, rel=0.15)
@@ -117,7 +116,7 @@ OTHER_ROWS = [
 ]
 
 
-@NIGHTLY
+@nightly
 @pytest.mark.parametrize(("num_prompt", "num_output", "ttft", "tpot", "want"), OTHER_ROWS)
 def test_the_other_rows_of_that_table(num_prompt, num_output, ttft, tpot, want):
     kinds = [(TABLES["vllm-0.3"], 0), (OWN, 0), (OWN, 1), (OWN, 2)]
@@ -127,7 +126,7 @@ def test_the_other_rows_of_that_table(num_prompt, num_output, ttft, tpot, want):
         assert theirs is None or found == pytest.approx(theirs, rel=0.25)
 
 
-@NIGHTLY
+@nightly
 def test_per_device_one_engine_that_does_both_overtakes_between_70_and_90_ms():
     apart = rate(OWN, 1, 0.07) / 2
     assert rate(OWN, 0, 0.07) < apart

@@ -41,10 +41,17 @@ def positive(numbers) -> bool:
     return all(isinstance(number, float) and number > 0 for number in numbers)
 
 
+@pytest.fixture
+def small_ceiling(monkeypatch):
+    """The machine is measured on little, so that it takes no time; the figures mean nothing."""
+    monkeypatch.setattr("minivllm.lab.bench.machine.LARGE", {"cpu": 2**16, "cuda": 2**16})
+    monkeypatch.setattr("minivllm.lab.bench.machine.MATRIX_SIZE", {"cpu": 64, "cuda": 64})
+
+
 # -- quantized weights -------------------------------------------------------------------------
 
 
-def test_quantization():
+def test_quantization(small_ceiling):
     sizes = "--model", "tiny", "--input-len", 4, "--output-len", 3
     _, found = bench("quantization", *sizes, "--repeats", 1)
     assert list(found) == KEYS
@@ -61,7 +68,7 @@ def test_quantization():
     assert quarter == pytest.approx(half * 8.5 / 16, rel=0.02)
 
 
-def test_kv_cache():
+def test_kv_cache(small_ceiling):
     sizes = "--model", "tiny", "--batch-size", 2, "--context", 20
     _, found = bench("kv-cache", *sizes, "--repeats", 2)
     assert list(found) == KEYS
@@ -73,7 +80,7 @@ def test_kv_cache():
         assert figures["ratio"] == pytest.approx(step / figures["step_s"])
 
 
-def test_transfer(tmp_path):
+def test_transfer(small_ceiling, tmp_path):
     """Files have the bytes that the formula says, and their heads."""
     sizes = "--model", "tiny", "--num-tokens", 40, "--folder", tmp_path
     text, found = bench("transfer", *sizes, "--repeats", 2)
@@ -86,7 +93,7 @@ def test_transfer(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_ranks():
+def test_ranks(small_ceiling):
     sizes = "--model", "embedded", "--num-requests", 2
     _, found = bench("ranks", *sizes, "--repeats", 1)
     assert list(found) == KEYS
@@ -122,7 +129,7 @@ def _never(*args, **options):
 # -- structured outputs ------------------------------------------------------------------------
 
 
-def test_structured(monkeypatch):
+def test_structured(small_ceiling, monkeypatch):
     monkeypatch.setattr("minivllm.lab.bench.structured.WALKS", 2)
     monkeypatch.setattr("minivllm.lab.bench.structured.MAX_TOKENS", 6)
     text, found = bench("structured", "--batch-size", 2)
@@ -224,13 +231,6 @@ def test_the_scheduler_is_timed_without_torch():
 
 
 # -- engines and kernels -----------------------------------------------------------------------
-
-
-@pytest.fixture
-def small_ceiling(monkeypatch):
-    """The machine is measured on little, so that it takes no time; the figures mean nothing."""
-    monkeypatch.setattr("minivllm.lab.bench.machine.LARGE", {"cpu": 2**16, "cuda": 2**16})
-    monkeypatch.setattr("minivllm.lab.bench.machine.MATRIX_SIZE", {"cpu": 64, "cuda": 64})
 
 
 ONCE = ("--repeats", 1, "--attention-backend", "paged_torch")
@@ -496,7 +496,7 @@ def test_the_ceiling_of_products_is_that_of_the_faster_dtype(monkeypatch):
 # -- embeddings --------------------------------------------------------------------------------
 
 
-def test_embed():
+def test_embed(small_ceiling):
     """Texts have as many tokens as is said; the peer is measured where it is installed."""
     text, found = bench(
         "embed", "--num-texts", 3, "--num-layers", 1, "--hidden-size", 32, "--repeats", 1
@@ -524,7 +524,7 @@ def test_texts_have_as_many_tokens_as_is_said(tmp_path):
 # -- pictures ----------------------------------------------------------------------------------
 
 
-def test_images():
+def test_images(small_ceiling):
     """Both steps have the same rows, and a second question finds the picture's blocks."""
     sizes = "--num-pictures", 1, "--num-layers", 1, "--hidden-size", 32
     text, found = bench("images", *sizes, "--repeats", 2)

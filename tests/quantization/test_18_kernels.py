@@ -46,6 +46,7 @@ LAYERS = {
 }
 
 
+@pytest.mark.combinations(2)
 @pytest.mark.parametrize("num_tokens", [1, 16, 70])
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("case", LAYERS)

@@ -117,6 +117,7 @@ def test_folded_scales_change_nothing(family, tmp_path):
     torch.testing.assert_close(next_token_logits(model, ids), before, atol=1e-4, rtol=1e-4)
 
 
+@pytest.mark.combinations(1)
 @pytest.mark.parametrize("method", ["rtn", "gptq", "awq", "smoothquant"])
 @pytest.mark.parametrize("family", ["Llama", "Mistral", "Qwen2", "Qwen3", "Gemma3", "OPT", "GPT2"])
 def test_every_family_is_read_back_as_it_was_rounded_by_every_method(

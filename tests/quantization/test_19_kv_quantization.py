@@ -91,6 +91,7 @@ def test_what_is_half_way_goes_to_the_even_code_and_what_is_too_large_is_bounded
     torch.testing.assert_close(to_float8(beyond, dtype).float(), want, equal_nan=True)
 
 
+@pytest.mark.combinations(2)
 @pytest.mark.parametrize("rows", [1, 4, 16])
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -146,6 +147,7 @@ def check(backend, name, seqs, **kwargs):
     torch.testing.assert_close(out, want, rtol=tolerance, atol=tolerance)
 
 
+@pytest.mark.combinations(2)
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("name", NAMES)

@@ -8,8 +8,8 @@ import subprocess
 import sys
 
 import pytest
-from helpers import assert_decides_as, assert_same_free_queue
-from hypothesis import given, settings
+from helpers import assert_decides_as, assert_same_free_queue, examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from minivllm.config import SchedulerConfig
@@ -154,7 +154,7 @@ WORKLOADS = st.fixed_dictionaries(
 
 
 @pytest.mark.slow
-@settings(max_examples=80, deadline=None)
+@examples(80)
 @given(workload=WORKLOADS)
 def test_the_tokens_are_those_without_drafts(workload):
     with_drafts, _, scheduler = serve(workload, with_drafts=True)

@@ -47,6 +47,7 @@ def undisturbed(llm):
     return {name: run(llm, params)[:2] for name, params in PARAMS.items()}
 
 
+@pytest.mark.combinations(2)
 @pytest.mark.parametrize("call", range(1, 9))
 @pytest.mark.parametrize("what", ["_forward", "model.compute_logits", "sampler"])
 @pytest.mark.parametrize("params", PARAMS)

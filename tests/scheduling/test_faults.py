@@ -93,6 +93,7 @@ WAYS = {
 }
 
 
+@pytest.mark.combinations(1)
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("mode", ["recompute", "swap", None])
 @pytest.mark.parametrize("caching", [True, False])

@@ -124,6 +124,7 @@ def test_no_draft_changes_a_token(
     assert all(len(record.draft_token_ids) <= k for record in verified(llm))
 
 
+@pytest.mark.combinations(2)
 @pytest.mark.parametrize("ngrams", [{}, NGRAMS], ids=["model", "ngrams first"])
 @pytest.mark.parametrize("what", ["_forward", "sampler", "draft_model._forward"])
 @pytest.mark.parametrize("call", range(1, 9))

@@ -8,7 +8,8 @@ from random import Random
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from helpers import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from minivllm import SamplingParams, embedded_model_path
@@ -140,7 +141,7 @@ def patterns(draw, depth=3):
 
 
 @pytest.mark.slow
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(patterns(), st.lists(st.text("abéc", max_size=7), min_size=5, max_size=20))
 def test_any_pattern_is_read_as_re_reads_it(pattern, texts):
     dfa = DFA(pattern)

@@ -89,6 +89,7 @@ def serve(directory, prompt_len, max_tokens, **settings):
     return llm, counted
 
 
+@pytest.mark.combinations(2)
 @pytest.mark.parametrize("plans", [1, 2], ids=["one plan", "two in flight"])
 @pytest.mark.parametrize(("window", "budget", "block_size"), [(9, 16, 4), (17, 5, 4), (24, 1, 16)])
 @pytest.mark.parametrize("kinds", KINDS)

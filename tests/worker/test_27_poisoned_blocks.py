@@ -252,6 +252,7 @@ def test_a_block_that_goes_one_token_too_early_is_seen(checkpoints):
 
 
 @pytest.mark.slow
+@pytest.mark.combinations(1)
 @pytest.mark.parametrize("seed", range(2, 6))
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("way", WAYS)
