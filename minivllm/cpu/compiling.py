@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
 from logging import DEBUG, INFO
 from typing import Any
 
@@ -16,7 +15,7 @@ from minivllm.utils.notebook import show_until_the_cell_ends
 logger = init_logger(__name__)
 
 TOLD_AFTER = 2.0  # seconds of compiling, which are no reason to say anything
-LINE = "Compiling kernels for this CPU, once: about 20 s."
+LINE = "Compiling kernels for this CPU, once: about 10 s."
 
 
 class CompileListener(event.Listener):
@@ -56,18 +55,3 @@ class CompileListener(event.Listener):
 
 
 event.register("numba:compile", CompileListener())
-
-_twins: list[tuple[Any, Any]] = []
-
-
-def add_twins(alone: Callable, shared: Callable) -> None:
-    """Note a loop's two kernels: for one thread, and for several."""
-    _twins.append((alone, shared))
-
-
-def compile_twins() -> None:
-    """Compile each loop that has run in this process for one thread and for several."""
-    for alone, shared in _twins:
-        for signature in {*alone.signatures, *shared.signatures}:
-            alone.compile(signature)
-            shared.compile(signature)

@@ -15,10 +15,11 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from numba import njit, prange
+from numba import njit
 
 from minivllm.cpu.compiled import kernel, parallel_kernel
 from minivllm.cpu.gemm.microkernel import WIDTH, micro_kernel
+from minivllm.cpu.sharing import shared_range
 from minivllm.models.product import returns_product
 from minivllm.utils.tensors import as_numpy, as_tensor
 
@@ -76,9 +77,9 @@ def bias_array(bias: torch.Tensor | None) -> np.ndarray:
 
 
 @parallel_kernel(WORTH_SHARING)
-def _multiply(output, x, panels, bias):
+def _multiply(share, output, x, panels, bias):
     num_panels = -(-output.shape[1] // LANES)
-    for task in prange(-(-len(x) // TASK) * num_panels):
+    for task in shared_range(share, -(-len(x) // TASK) * num_panels):
         begin, first = task // num_panels * TASK, task % num_panels * LANES
         _multiply_panel(output[begin : begin + TASK], x[begin : begin + TASK], panels, bias, first)
 
