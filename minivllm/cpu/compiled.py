@@ -39,6 +39,14 @@ def kernel(function: Callable) -> Callable:
         return njit(function, **_OPTIONS)
 
 
+def part_of_kernel(function: Callable) -> Callable:
+    """Make a function a part of each kernel that calls it, for compiled code only.
+
+    A kernel that another one calls is compiled twice: by itself, and within that one.
+    """
+    return njit(function, inline="always", **_OPTIONS)
+
+
 def parallel_kernel(worth_sharing: int) -> Callable[[Callable], Callable[..., None]]:
     """Decorator: a kernel with ``shared_range``, by torch's number of threads or by one.
 

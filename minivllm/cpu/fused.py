@@ -15,6 +15,7 @@ from minivllm.cpu.compiled import (
     kernel,
     narrow,
     parallel_kernel,
+    part_of_kernel,
     widen,
 )
 from minivllm.cpu.sharing import shared_range
@@ -38,7 +39,7 @@ def rms_norm_loop(share, output, x, weight, eps):
         _norm_row(output[i], x[i], weight, eps)
 
 
-@kernel
+@part_of_kernel
 def _norm_row(output, row, weight, eps):
     squares = np.float32(0)
     for d in range(len(row)):

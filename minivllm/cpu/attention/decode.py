@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from minivllm.cpu.attention.inputs import LoopInputs, RaggedRows
-from minivllm.cpu.compiled import kernel, narrow, parallel_kernel, widen
+from minivllm.cpu.compiled import narrow, parallel_kernel, part_of_kernel, widen
 from minivllm.cpu.gemm.cache_lines import aligned, prefetch
 from minivllm.cpu.gemm.microkernel import WIDTH, exp_kernel, micro_kernel, transpose
 from minivllm.cpu.sharing import shared_range
@@ -78,7 +78,7 @@ def _decode(share, inputs, rows, starts, block_table, seq_lens):
                 output[row, head, d] = narrow(sums[i, d] * share, output)
 
 
-@kernel
+@part_of_kernel
 def _paged_decode(sums, most, total, queries, inputs, block_table, end, num_rows, kv_head):
     """Paged decode of one sequence of length ``end``, for the query heads of one KV head.
 
@@ -138,7 +138,7 @@ def _paged_decode(sums, most, total, queries, inputs, block_table, end, num_rows
                 _narrow(sums[q:, whole:], weights[q:, at:], values[:, whole:], size, True)
 
 
-@kernel
+@part_of_kernel
 def _multiply_columns(numbers, scales, blocks, kv_head):
     """Multiply each key's column by its scale in ``[num_blocks, block_size, num_kv_heads]``."""
     block_size = scales.shape[1]
@@ -151,7 +151,7 @@ def _multiply_columns(numbers, scales, blocks, kv_head):
             row[i] *= factors[i]
 
 
-@kernel
+@part_of_kernel
 def _weigh(row, start, stop, scale, largest, sums):
     """Softmax weights: e to the scores in ``[start, stop)`` less the largest, in place; 0 outside.
 
