@@ -23,11 +23,13 @@ class CompileListener(event.Listener):
 
     To people: at a terminal or a command, and in a notebook, whose stored output must be the same
     in the first run and the second. Elsewhere it is a line for debugging.
+
+    ``seconds`` is how long compiling has taken until now.
     """
 
     def __init__(self):
         self._depth = 0
-        self._seconds = 0.0
+        self.seconds = 0.0
         self._begin = 0.0
         self._told = False
 
@@ -41,11 +43,11 @@ class CompileListener(event.Listener):
         self._tell()
         self._depth -= 1
         if self._depth == 0:
-            self._seconds += time.perf_counter() - self._begin
-            logger.debug("Compiled for %.1f s so far.", self._seconds)
+            self.seconds += time.perf_counter() - self._begin
+            logger.debug("Compiled for %.1f s so far.", self.seconds)
 
     def _tell(self) -> None:
-        seconds = self._seconds + time.perf_counter() - self._begin
+        seconds = self.seconds + time.perf_counter() - self._begin
         if self._told or seconds < TOLD_AFTER:
             return
         self._told = True
@@ -54,4 +56,5 @@ class CompileListener(event.Listener):
         show_until_the_cell_ends(LINE)
 
 
-event.register("numba:compile", CompileListener())
+listener = CompileListener()
+event.register("numba:compile", listener)
