@@ -10,61 +10,63 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import wraps
-from types import FunctionType
 
 import numpy as np
 import torch
-from numba import config, njit, set_num_threads, types
+from numba import config, njit, types
 from numba.extending import overload
 
-from minivllm.cpu.compiling import add_twins
+from minivllm.cpu import compiling as compiling  # people who wait are told
+from minivllm.cpu.sharing import ALL_ALONE, by_threads, start_threads
 from minivllm.utils.tensors import as_numpy
 
 # Sums may be reordered, which is what lets SIMD lanes add up in parallel; the rest of
 # fastmath (no NaN, no infinity) is not wanted. numpy's error model divides without a check for 0.
 _OPTIONS = {"fastmath": {"reassoc", "contract"}, "error_model": "numpy", "nogil": True}
 _LN2 = math.log(2)
+start_threads()
 
 
-def kernel(function: Callable, parallel: bool = False) -> Callable:
+def kernel(function: Callable) -> Callable:
     """Compile a function when it is first called, for the types it is called with.
 
     While it runs the interpreter lock is free, as in torch's own operations: a server's event loop
     answers meanwhile.
     """
     try:
-        return njit(function, cache=True, parallel=parallel, **_OPTIONS)
+        return njit(function, cache=True, **_OPTIONS)
     except RuntimeError:  # no folder to keep the machine code in: this process compiles for itself
-        return njit(function, parallel=parallel, **_OPTIONS)
+        return njit(function, **_OPTIONS)
+
+
+def part_of_kernel(function: Callable) -> Callable:
+    """Make a function a part of each kernel that calls it, for compiled code only.
+
+    A kernel that another one calls is compiled twice: by itself, and within that one.
+    """
+    return njit(function, inline="always", **_OPTIONS)
 
 
 def parallel_kernel(worth_sharing: int) -> Callable[[Callable], Callable[..., None]]:
-    """Decorator: a kernel whose ``prange`` has torch's number of threads, or one for little work.
+    """Decorator: a kernel with ``shared_range``, by torch's number of threads or by one.
 
     A thread must be woken, and waited for: on a busy machine that can take longer than the work. So
-    the loop is compiled twice. It is called with its work before its own arguments.
+    little work is done by one. A kernel has its share as its first argument, and is called with its
+    work in place of that.
 
     Args:
         worth_sharing: the work from which on there are several threads.
     """
 
     def decorate(function: Callable) -> Callable[..., None]:
-        twin = FunctionType(function.__code__, function.__globals__)
-        twin.__module__ = function.__module__
-        twin.__qualname__ = f"{function.__qualname__}_shared"  # its machine code has its own file
-        alone, shared = kernel(function), kernel(twin, parallel=True)
-        add_twins(alone, shared)
+        loop = kernel(function)
 
         @wraps(function)
         def run(work: int, *args) -> None:
-            num_threads = torch.get_num_threads()
-            if work < worth_sharing or num_threads == 1:
-                alone(*args)
-                return
-            set_num_threads(min(num_threads, config.NUMBA_NUM_THREADS))
-            shared(*args)
-            if torch.get_num_threads() != num_threads:  # numba's first threads change it
-                torch.set_num_threads(num_threads)
+            share = ALL_ALONE
+            if work >= worth_sharing and (num_threads := torch.get_num_threads()) > 1:
+                share = by_threads(min(num_threads, config.NUMBA_NUM_THREADS))
+            loop(share, *args)
 
         return run
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
 from logging import DEBUG, INFO
 from typing import Any
 
@@ -16,7 +15,7 @@ from minivllm.utils.notebook import show_until_the_cell_ends
 logger = init_logger(__name__)
 
 TOLD_AFTER = 2.0  # seconds of compiling, which are no reason to say anything
-LINE = "Compiling kernels for this CPU, once: about 20 s."
+LINE = "Compiling kernels for this CPU, once: about 10 s."
 
 
 class CompileListener(event.Listener):
@@ -24,11 +23,13 @@ class CompileListener(event.Listener):
 
     To people: at a terminal or a command, and in a notebook, whose stored output must be the same
     in the first run and the second. Elsewhere it is a line for debugging.
+
+    ``seconds`` is how long compiling has taken until now.
     """
 
     def __init__(self):
         self._depth = 0
-        self._seconds = 0.0
+        self.seconds = 0.0
         self._begin = 0.0
         self._told = False
 
@@ -42,11 +43,11 @@ class CompileListener(event.Listener):
         self._tell()
         self._depth -= 1
         if self._depth == 0:
-            self._seconds += time.perf_counter() - self._begin
-            logger.debug("Compiled for %.1f s so far.", self._seconds)
+            self.seconds += time.perf_counter() - self._begin
+            logger.debug("Compiled for %.1f s so far.", self.seconds)
 
     def _tell(self) -> None:
-        seconds = self._seconds + time.perf_counter() - self._begin
+        seconds = self.seconds + time.perf_counter() - self._begin
         if self._told or seconds < TOLD_AFTER:
             return
         self._told = True
@@ -55,19 +56,5 @@ class CompileListener(event.Listener):
         show_until_the_cell_ends(LINE)
 
 
-event.register("numba:compile", CompileListener())
-
-_twins: list[tuple[Any, Any]] = []
-
-
-def add_twins(alone: Callable, shared: Callable) -> None:
-    """Note a loop's two kernels: for one thread, and for several."""
-    _twins.append((alone, shared))
-
-
-def compile_twins() -> None:
-    """Compile each loop that has run in this process for one thread and for several."""
-    for alone, shared in _twins:
-        for signature in {*alone.signatures, *shared.signatures}:
-            alone.compile(signature)
-            shared.compile(signature)
+listener = CompileListener()
+event.register("numba:compile", listener)

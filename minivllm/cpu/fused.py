@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from numba import prange
 
 from minivllm.cpu.compiled import (
     exp,
@@ -16,8 +15,10 @@ from minivllm.cpu.compiled import (
     kernel,
     narrow,
     parallel_kernel,
+    part_of_kernel,
     widen,
 )
+from minivllm.cpu.sharing import shared_range
 from minivllm.utils.tensors import as_numpy
 
 DTYPES = (torch.float32, torch.bfloat16)
@@ -33,12 +34,12 @@ def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
 
 
 @parallel_kernel(WORTH_SHARING)
-def rms_norm_loop(output, x, weight, eps):
-    for i in prange(len(x)):
+def rms_norm_loop(share, output, x, weight, eps):
+    for i in shared_range(share, len(x)):
         _norm_row(output[i], x[i], weight, eps)
 
 
-@kernel
+@part_of_kernel
 def _norm_row(output, row, weight, eps):
     squares = np.float32(0)
     for d in range(len(row)):
@@ -60,8 +61,8 @@ def fused_add_rms_norm(
 
 
 @parallel_kernel(WORTH_SHARING)
-def add_rms_norm_loop(output, residual, x, weight, eps):
-    for i in prange(len(x)):
+def add_rms_norm_loop(share, output, residual, x, weight, eps):
+    for i in shared_range(share, len(x)):
         row = residual[i]
         for d in range(len(row)):
             row[d] = narrow(widen(row[d]) + widen(x[i, d]), row)
@@ -75,9 +76,9 @@ def silu_and_mul(x: torch.Tensor) -> torch.Tensor:
 
 
 @parallel_kernel(WORTH_SHARING)
-def silu_and_mul_loop(output, x):
+def silu_and_mul_loop(share, output, x):
     size = output.shape[1]
-    for i in prange(len(x)):
+    for i in shared_range(share, len(x)):
         for d in range(size):
             gate = widen(x[i, d])
             small = exp(-abs(gate))  # sigmoid(-|gate|) is small / (1 + small): nothing overflows
@@ -100,9 +101,9 @@ def rotary_embedding(
 
 @parallel_kernel(WORTH_SHARING)
 def rotary_embedding_loop(
-    query, q_stride, key, k_stride, cos_sin, num_heads, num_kv_heads, head_dim
+    share, query, q_stride, key, k_stride, cos_sin, num_heads, num_kv_heads, head_dim
 ):
-    for i in prange(len(cos_sin)):
+    for i in shared_range(share, len(cos_sin)):
         begin = i * q_stride
         _rotate(query[begin : begin + num_heads * head_dim], cos_sin[i], head_dim)
         begin = i * k_stride
@@ -122,8 +123,8 @@ def _rotate(heads, cos_sin, head_dim):
 
 
 @parallel_kernel(WORTH_SHARING)
-def merge_attn_states_loop(output, lse, rows, other, other_lse, other_rows):
-    for i in prange(len(rows)):
+def merge_attn_states_loop(share, output, lse, rows, other, other_lse, other_rows):
+    for i in shared_range(share, len(rows)):
         row, other_row = rows[i], other_rows[i]
         for h in range(output.shape[1]):
             more = other_lse[other_row, h] - lse[row, h]

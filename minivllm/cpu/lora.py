@@ -9,10 +9,10 @@ This file is imported only when it is used: numba need not be there.
 from __future__ import annotations
 
 import numpy as np
-from numba import prange
 
 from minivllm.cpu.compiled import kernel, parallel_kernel
 from minivllm.cpu.gemm.microkernel import WIDTH, micro_kernel
+from minivllm.cpu.sharing import shared_range
 from minivllm.lora.layers import LoRALinearMethod
 from minivllm.models.linear import ArrayProduct
 from minivllm.utils.tensors import as_numpy
@@ -48,7 +48,7 @@ def add_adapters_to(product: ArrayProduct, method: LoRALinearMethod) -> ArrayPro
 
 
 @parallel_kernel(WORTH_SHARING)
-def _add_adapters(y, x, a, b, begins, ends, rows, starts, slots, ranks):
+def _add_adapters(share, y, x, a, b, begins, ends, rows, starts, slots, ranks):
     num_blocks = 0
     for s in range(len(slots)):
         num_blocks += -(-(starts[s + 1] - starts[s]) // ROWS)
@@ -58,7 +58,7 @@ def _add_adapters(y, x, a, b, begins, ends, rows, starts, slots, ranks):
         for first in range(starts[s], starts[s + 1], ROWS):
             blocks[n, 0], blocks[n, 1] = s, first
             n += 1
-    for task in prange(num_blocks):
+    for task in shared_range(share, num_blocks):
         s, first = blocks[task, 0], blocks[task, 1]
         if ranks[s] > 0:
             some = rows[first : min(first + ROWS, starts[s + 1])]

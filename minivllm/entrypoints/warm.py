@@ -14,19 +14,16 @@ _NUM_SAMPLES = 16  # of the long one
 
 
 def run_warm(model: str | None) -> None:
-    """Run a model's loops once, compile them for one thread and for several, and print the time.
+    """Run a model's loops once, so that they are compiled, and print the time.
 
     Raises:
         ValueError: if numba cannot be used, or cannot keep what it compiles.
     """
     obstacle = numba_obstacle()
     check(obstacle is None, "numba", obstacle, "there, or nothing is compiled")
-    from minivllm.cpu.compiling import compile_twins
-
     begin = time.perf_counter()
     llm = LLM(model)
     _run_each_loop(llm)
-    compile_twins()
     name = model or "the embedded model"
     print(f"The kernels of {name} are compiled ({time.perf_counter() - begin:.0f} s).")
 

@@ -152,10 +152,11 @@ def test_loops_have_torch_s_number_of_threads_or_one_for_little_work():
     code = """
 import minivllm, numba, numpy, torch
 from minivllm.cpu.compiled import parallel_kernel
+from minivllm.cpu.sharing import shared_range
 
 @parallel_kernel(10)
-def who(threads):
-    for i in numba.prange(len(threads)):
+def who(share, threads):
+    for i in shared_range(share, len(threads)):
         threads[i] = numba.get_thread_id()
 
 def count(num_threads, work):
@@ -166,3 +167,50 @@ def count(num_threads, work):
 print(count(1, 10), count(2, 10), count(2, 9), torch.get_num_threads())
 """
     assert in_a_new_process(code, NUMBA_NUM_THREADS="2", OMP_NUM_THREADS="2") == "1 2 1 2"
+
+
+def test_threads_share_a_loop_so_that_each_index_comes_once():
+    """Lengths below, at and above the number of threads, which numba's bounds."""
+    code = """
+import minivllm, numpy, torch
+from minivllm.cpu.compiled import parallel_kernel
+from minivllm.cpu.sharing import shared_range
+
+@parallel_kernel(0)
+def count(share, counts, numbers):
+    twice = 2 * numbers  # before the loop: each has its own
+    for i in shared_range(share, len(counts)):
+        counts[i] += twice[i]
+
+for num_threads in (1, 2, 3, 7):
+    torch.set_num_threads(num_threads)
+    for length in (0, 1, 2, 3, 4, 5, 64):
+        count(0, counts := numpy.zeros(length), numpy.arange(length))
+        assert counts.tolist() == (2 * numpy.arange(length)).tolist(), (num_threads, length)
+    assert torch.get_num_threads() == num_threads
+print("each once")
+"""
+    assert in_a_new_process(code, NUMBA_NUM_THREADS="3", OMP_NUM_THREADS="2") == "each once"
+
+
+def test_a_loop_is_compiled_once_for_one_thread_and_for_several():
+    code = """
+import minivllm, numpy, torch
+from numba.core import event
+from minivllm.cpu.compiled import parallel_kernel
+from minivllm.cpu.sharing import shared_range
+
+@parallel_kernel(10)
+def fill(share, numbers):
+    for i in shared_range(share, len(numbers)):
+        numbers[i] = 1
+
+torch.set_num_threads(2)
+with event.install_recorder("numba:compile") as compiled:
+    for work in (1, 10):
+        fill(work, numbers := numpy.zeros(4))
+        assert numbers.tolist() == [1, 1, 1, 1]
+names = [e.data["dispatcher"].py_func.__name__ for _, e in compiled.buffer if e.is_start]
+print(names.count("fill"))
+"""
+    assert in_a_new_process(code, NUMBA_NUM_THREADS="2", OMP_NUM_THREADS="2") == "1"

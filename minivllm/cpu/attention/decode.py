@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from numba import prange
 
 from minivllm.cpu.attention.inputs import LoopInputs, RaggedRows
-from minivllm.cpu.compiled import kernel, narrow, parallel_kernel, widen
+from minivllm.cpu.compiled import narrow, parallel_kernel, part_of_kernel, widen
 from minivllm.cpu.gemm.cache_lines import aligned, prefetch
 from minivllm.cpu.gemm.microkernel import WIDTH, exp_kernel, micro_kernel, transpose
+from minivllm.cpu.sharing import shared_range
 
 MOST_ROWS = 8  # of one sequence that are decoded; with more of them prefill is faster
 WORTH_SHARING = 2**19
@@ -42,11 +42,11 @@ def decode(inputs: LoopInputs, rows: RaggedRows) -> None:
 
 
 @parallel_kernel(WORTH_SHARING)
-def _decode(inputs, rows, starts, block_table, seq_lens):
+def _decode(share, inputs, rows, starts, block_table, seq_lens):
     output, lse, query, query_stride, key_cache, _, scale, _, _, _ = inputs
     num_kv_heads = key_cache.shape[2]
     group, head_dim = output.shape[1] // num_kv_heads, output.shape[2]
-    for task in prange(len(seq_lens) * num_kv_heads):  # each on any thread
+    for task in shared_range(share, len(seq_lens) * num_kv_heads):  # each on any thread
         seq, kv_head = task // num_kv_heads, task % num_kv_heads
         first, num_rows = rows[starts[seq]], starts[seq + 1] - starts[seq]
         # side by side and in float32, as the products want them; as many as their rows
@@ -78,7 +78,7 @@ def _decode(inputs, rows, starts, block_table, seq_lens):
                 output[row, head, d] = narrow(sums[i, d] * share, output)
 
 
-@kernel
+@part_of_kernel
 def _paged_decode(sums, most, total, queries, inputs, block_table, end, num_rows, kv_head):
     """Paged decode of one sequence of length ``end``, for the query heads of one KV head.
 
@@ -138,7 +138,7 @@ def _paged_decode(sums, most, total, queries, inputs, block_table, end, num_rows
                 _narrow(sums[q:, whole:], weights[q:, at:], values[:, whole:], size, True)
 
 
-@kernel
+@part_of_kernel
 def _multiply_columns(numbers, scales, blocks, kv_head):
     """Multiply each key's column by its scale in ``[num_blocks, block_size, num_kv_heads]``."""
     block_size = scales.shape[1]
@@ -151,7 +151,7 @@ def _multiply_columns(numbers, scales, blocks, kv_head):
             row[i] *= factors[i]
 
 
-@kernel
+@part_of_kernel
 def _weigh(row, start, stop, scale, largest, sums):
     """Softmax weights: e to the scores in ``[start, stop)`` less the largest, in place; 0 outside.
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from numba import prange
 
 from minivllm.attention.backend import AttentionBackend
 from minivllm.attention.metadata import AttentionMetadata
@@ -16,6 +15,7 @@ from minivllm.cpu.attention.inputs import AttentionPlan, LoopInputs, plan_attent
 from minivllm.cpu.attention.prefill import prefill
 from minivllm.cpu.compiled import flat, parallel_kernel
 from minivllm.cpu.fused import merge_attn_states_loop
+from minivllm.cpu.sharing import shared_range
 from minivllm.utils.tensors import as_numpy
 
 WORTH_SHARING_WRITES = 2**18  # elements of K and V
@@ -119,10 +119,10 @@ def _empty(query: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 @parallel_kernel(WORTH_SHARING_WRITES)
-def write_slots_loop(k, k_stride, v, v_stride, key_cache, value_cache, slot_mapping):
+def write_slots_loop(share, k, k_stride, v, v_stride, key_cache, value_cache, slot_mapping):
     """Put each token's K and V where its slot is; ``k`` and ``v`` as ``flat`` has them."""
     _, block_size, num_heads, head_dim = key_cache.shape
-    for i in prange(len(slot_mapping)):
+    for i in shared_range(share, len(slot_mapping)):
         block, slot = slot_mapping[i] // block_size, slot_mapping[i] % block_size
         keys, values = key_cache[block, slot], value_cache[block, slot]
         from_k, from_v = i * k_stride, i * v_stride

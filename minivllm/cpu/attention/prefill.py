@@ -13,7 +13,6 @@ from math import gcd
 
 import numpy as np
 import torch
-from numba import prange
 
 from minivllm.cpu.attention.inputs import LoopInputs, RaggedRows
 from minivllm.cpu.compiled import exp, kernel, narrow, parallel_kernel, widen
@@ -28,6 +27,7 @@ from minivllm.cpu.gemm.tile_product import (
     rows_at_a_time,
     transposed,
 )
+from minivllm.cpu.sharing import shared_range
 
 weigh = exp_kernel(VECTORS)
 KEYS = 96  # of a block of scores, which stays in the first cache; any tile's rows divide it
@@ -61,7 +61,7 @@ def prefill(inputs: LoopInputs, rows: RaggedRows, is_causal: bool = True) -> Non
 
 
 @parallel_kernel(WORTH_SHARING)
-def _prefill(inputs, rows, starts, block_table, seq_lens, is_causal, num_parts, like):
+def _prefill(share, inputs, rows, starts, block_table, seq_lens, is_causal, num_parts, like):
     """Paged prefill; each thread has the same number of KV heads of each sequence, or parts of one.
 
     Keys and values are multiplied as elements of the dtype of ``like``, which is empty.
@@ -71,7 +71,7 @@ def _prefill(inputs, rows, starts, block_table, seq_lens, is_causal, num_parts, 
     group, head_dim = output.shape[1] // num_kv_heads, output.shape[2]
     tile = rows_at_a_time(like)
     depth = _padded(head_dim, max(tile, WIDTH))
-    for task in prange(num_parts * num_kv_heads * num_seqs):
+    for task in shared_range(share, num_parts * num_kv_heads * num_seqs):
         seq, part = task % num_seqs, task // num_seqs % num_parts
         kv_head = task // num_seqs // num_parts
         mine = rows[starts[seq] : starts[seq + 1]]

@@ -13,7 +13,7 @@ from itertools import product
 import numpy as np
 import torch
 from llvmlite import ir
-from numba import prange, types
+from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
@@ -30,6 +30,7 @@ from minivllm.cpu.gemm.panels import (
 )
 from minivllm.cpu.gemm.quantized_panels import QuantizedPanels
 from minivllm.cpu.gemm.words import Words, fused, same_number
+from minivllm.cpu.sharing import shared_range
 from minivllm.models.product import returns_product
 from minivllm.utils.tensors import as_numpy
 
@@ -135,9 +136,9 @@ def multiply_arrays(
 
 
 @parallel_kernel(WORTH_SHARING)
-def _round(rounded, steps, begins, x):
+def _round(share, rounded, steps, begins, x):
     """Round each row to a 127th of its largest number, and of two as near to the even one."""
-    for r in prange(len(x)):
+    for r in shared_range(share, len(x)):
         numbers, most, total = x[r], np.uint32(0), np.int32(0)
         bits = numbers.view(np.uint32)
         for k in range(len(bits)):  # without signs, bits are in the order of the numbers
@@ -153,9 +154,9 @@ def _round(rounded, steps, begins, x):
 
 
 @parallel_kernel(WORTH_SHARING)
-def _multiply(output, x, steps, begins, words, scales, bias):
+def _multiply(share, output, x, steps, begins, words, scales, bias):
     num_panels = len(words)
-    for task in prange(-(-len(x) // TASK) * num_panels):
+    for task in shared_range(share, -(-len(x) // TASK) * num_panels):
         begin, panel = task // num_panels * TASK, task % num_panels
         end, first = begin + TASK, panel * LANES
         place = output[begin:end, first : first + LANES]

@@ -15,10 +15,10 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from numba import njit, prange
 
-from minivllm.cpu.compiled import kernel, parallel_kernel
+from minivllm.cpu.compiled import parallel_kernel, part_of_kernel
 from minivllm.cpu.gemm.microkernel import WIDTH, micro_kernel
+from minivllm.cpu.sharing import shared_range
 from minivllm.models.product import returns_product
 from minivllm.utils.tensors import as_numpy, as_tensor
 
@@ -76,14 +76,14 @@ def bias_array(bias: torch.Tensor | None) -> np.ndarray:
 
 
 @parallel_kernel(WORTH_SHARING)
-def _multiply(output, x, panels, bias):
+def _multiply(share, output, x, panels, bias):
     num_panels = -(-output.shape[1] // LANES)
-    for task in prange(-(-len(x) // TASK) * num_panels):
+    for task in shared_range(share, -(-len(x) // TASK) * num_panels):
         begin, first = task // num_panels * TASK, task % num_panels * LANES
         _multiply_panel(output[begin : begin + TASK], x[begin : begin + TASK], panels, bias, first)
 
 
-@kernel
+@part_of_kernel
 def _multiply_panel(output, rows, panels, bias, first):
     """Multiply rows by the panel of the columns from ``first`` on."""
     depth, place = rows.shape[1], output[:, first : first + LANES]
@@ -99,7 +99,7 @@ def _multiply_panel(output, rows, panels, bias, first):
         copy(place, sums[:, :size])
 
 
-@njit(inline="always")  # a call for each panel would cost small products 5 %
+@part_of_kernel  # a call for each panel would cost small products 5 %
 def begin_sums(place, bias, first):
     """Begin the sums of the columns from ``first`` on, with the bias if there is one.
 
@@ -115,7 +115,7 @@ def begin_sums(place, bias, first):
     return sums
 
 
-@njit(inline="always")
+@part_of_kernel
 def multiply_piece(sums, rows, piece, adds):
     """Multiply rows by a piece of a panel, tile by tile; ``adds=False`` begins the sums at 0."""
     r = 0
@@ -129,7 +129,7 @@ def multiply_piece(sums, rows, piece, adds):
         _single(sums[r:], rows[r:], piece, len(piece), adds)
 
 
-@kernel
+@part_of_kernel
 def copy(left, right):
     """Copy: ``left = right``, without an error message that takes numba seconds to compile."""
     for r in range(len(right)):

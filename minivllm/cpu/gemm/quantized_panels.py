@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from numba import prange
 
 from minivllm.cpu.compiled import kernel, parallel_kernel
 from minivllm.cpu.gemm.cache_lines import aligned
@@ -29,6 +28,7 @@ from minivllm.cpu.gemm.panels import (
     multiply_piece,
 )
 from minivllm.cpu.gemm.quantized_kernel import dequantize_kernel, quantized_kernel
+from minivllm.cpu.sharing import shared_range
 from minivllm.models.product import returns_product
 from minivllm.utils.tensors import as_numpy
 from minivllm.utils.validation import check
@@ -158,9 +158,9 @@ def _add_up(totals, x):
 
 
 @parallel_kernel(WORTH_SHARING)
-def _multiply(output, x, totals, words, scales, mins, bias):
+def _multiply(share, output, x, totals, words, scales, mins, bias):
     num_panels = len(words)
-    for task in prange(-(-len(x) // TASK) * num_panels):
+    for task in shared_range(share, -(-len(x) // TASK) * num_panels):
         begin, panel = task // num_panels * TASK, task % num_panels
         end, first = begin + TASK, panel * LANES
         place = output[begin:end, first : first + LANES]

@@ -30,6 +30,7 @@ BENCHMARKS = {
     "kv-cache": "Decode steps of long contexts with K and V in 16 and in 8 bits, in turn.",
     "transfer": "Seconds of a prompt's K and V from one engine to another, beside computing it.",
     "cpu": "Seconds of W1, W2 and W4 on a CPU, in float32 and bfloat16, and beside a busy process.",
+    "start": "Seconds from a process's start to its first token, nothing compiled, and all.",
     "ranks": "Seconds of seeded work by one process and by several ranks, in turn; an all-reduce.",
     "all": "Run the benchmarks of this kind of machine, one after the other.",
 }
