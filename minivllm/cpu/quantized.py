@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from minivllm.cpu.arena import Arena
 from minivllm.cpu.gemm import int8_panels, panels, quantized_panels
 from minivllm.models.linear import ArrayProduct, EmbeddingMethod, Linear, LinearMethod
 from minivllm.quantization.base_config import QuantizedLinearMethod, Scheme
@@ -36,10 +37,12 @@ class QuantizedPanelLinearMethod(EmbeddingMethod):
     def __init__(
         self,
         codes: list[Codes],
+        arena: Arena,
         rounds_rows: bool = False,
         round_input: ArrayProduct | None = None,
     ):
         self._codes, self._rounds_rows, self._round_input = codes, rounds_rows, round_input
+        self._arena = arena
         self.parts: list[PanelPart] = []
 
     def create_weights(self, layer: Linear) -> None:
@@ -54,7 +57,7 @@ class QuantizedPanelLinearMethod(EmbeddingMethod):
             codes = self._codes.pop(0)
             begin, end = end, end + len(codes.q)
             bias = panels.bias_array(layer.bias)[begin:end]
-            part = _pack(codes, bias, self._rounds_rows)
+            part = _pack(codes, bias, self._rounds_rows, self._arena)
             for name, tensor in part.tensors.items():
                 parameter = nn.Parameter(tensor, requires_grad=False)
                 layer.register_parameter(f"{name}_{len(self.parts)}", parameter)
@@ -80,11 +83,11 @@ class QuantizedPanelLinearMethod(EmbeddingMethod):
         return outputs[0] if len(outputs) == 1 else np.concatenate(outputs, axis=1)
 
 
-def _pack(codes: Codes, bias: np.ndarray, rounds_rows: bool) -> PanelPart:
+def _pack(codes: Codes, bias: np.ndarray, rounds_rows: bool, arena: Arena) -> PanelPart:
     """Panels of some outputs, and their product."""
     size, depth = codes.q.shape
     if codes.q.dtype.itemsize > 1:  # floats
-        weight = panels.pack(codes.q)
+        weight = arena.place(panels.pack(codes.q))
         array = as_numpy(weight)
         return PanelPart(
             {"weight": weight},
@@ -92,6 +95,7 @@ def _pack(codes: Codes, bias: np.ndarray, rounds_rows: bool) -> PanelPart:
             partial(panels.unpack_rows, weight, depth),
         )
     packed = quantized_panels.pack(codes.q, codes.scales, codes.zeros, codes.mins)
+    packed = quantized_panels.QuantizedPanels(*map(arena.place, packed))
     words, scales, mins = (as_numpy(tensor) for tensor in packed)
 
     order = None if codes.order is None else codes.order.numpy()
@@ -109,8 +113,10 @@ def _pack(codes: Codes, bias: np.ndarray, rounds_rows: bool) -> PanelPart:
     return PanelPart(packed._asdict(), product, rows)
 
 
-def choose_quantized_method(method: QuantizedLinearMethod, layer: Linear) -> LinearMethod:
-    """Panels for a layer's codes, or its own method where they do not fit.
+def choose_quantized_method(
+    method: QuantizedLinearMethod, layer: Linear, arena: Arena
+) -> LinearMethod:
+    """Panels for a layer's codes, in this arena, or its own method where they do not fit.
 
     They fit if all parts have groups that are a multiple of a word, and round the input alike.
     """
@@ -119,9 +125,9 @@ def choose_quantized_method(method: QuantizedLinearMethod, layer: Linear) -> Lin
         return method
     schemes = [part.scheme for part in method.parts.values()]
     if not any(map(_rounds, schemes)):
-        return QuantizedPanelLinearMethod(codes)
+        return QuantizedPanelLinearMethod(codes, arena)
     if all(map(_rounds_rows, schemes)) and all(map(_one_group, codes)):
-        return QuantizedPanelLinearMethod(codes, rounds_rows=True)
+        return QuantizedPanelLinearMethod(codes, arena, rounds_rows=True)
     of_input = [_of_input(method.packed_tensors(layer, part)) for part in method.parts]
     first = of_input[0]
     alike = all(scheme == schemes[0] for scheme in schemes) and all(
@@ -133,7 +139,7 @@ def choose_quantized_method(method: QuantizedLinearMethod, layer: Linear) -> Lin
     def round_input(x: np.ndarray) -> np.ndarray:
         return schemes[0].round_input(torch.from_numpy(x), first).numpy()
 
-    return QuantizedPanelLinearMethod(codes, round_input=round_input)
+    return QuantizedPanelLinearMethod(codes, arena, round_input=round_input)
 
 
 def _rounds(scheme: Scheme) -> bool:
