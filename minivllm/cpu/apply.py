@@ -16,6 +16,7 @@ import torch
 from minivllm.attention.backend import AttentionBackend
 from minivllm.cpu import linear
 from minivllm.cpu.allocator import keep_freed_memory
+from minivllm.cpu.arena import Arena
 from minivllm.cpu.threads import ThreadBounds, log_threads
 from minivllm.logger import init_logger
 from minivllm.lora.layers import LoRALinearMethod
@@ -71,17 +72,22 @@ def _check(model: DecoderModel | EncoderModel) -> None:
 
 
 def choose_linear_methods(model: DecoderModel | EncoderModel | MultiModalEncoder) -> None:
-    """Give each plain linear layer the fastest method for its weight, and lay the weight out."""
+    """Give each plain linear layer the fastest method for its weight, and lay the weight out.
+
+    All weights are in one arena.
+    """
+    arena = Arena()
     head = model.lm_head if isinstance(model, DecoderModel) else None
     for module in model.modules():
         if isinstance(module, Linear):
             if module is head and _must_be_small(head, model.config):
                 module.quant_method = linear.PanelLinearMethod()
                 module.quant_method.process_weights_after_loading(module)
+                arena.take(module)
             elif isinstance(module.quant_method, LoRALinearMethod):
-                module.quant_method.base = _chosen(module.quant_method.base, module)
+                module.quant_method.base = _chosen(module.quant_method.base, module, arena)
             else:
-                module.quant_method = _chosen(module.quant_method, module)
+                module.quant_method = _chosen(module.quant_method, module, arena)
     if isinstance(model, DecoderModel) and head is not None and model.config.tie_word_embeddings:
         _share_weight(model.model.embed_tokens, head, model.config.quant_config is None)
 
@@ -103,19 +109,22 @@ def _must_be_small(head: Linear, config: ModelConfig) -> bool:
     return is_tied and is_plain and numba_obstacle() is None
 
 
-def _chosen(method: LinearMethod, layer: Linear) -> LinearMethod:
+def _chosen(method: LinearMethod, layer: Linear, arena: Arena) -> LinearMethod:
     """The fastest method that does what a layer's own does; its own, if something else made it."""
     if type(method) is UnquantizedLinearMethod:
         chosen = linear.choose_method(layer.weight)
-    elif isinstance(method, QuantizedLinearMethod) and numba_obstacle() is None:
+        if chosen is not method:
+            chosen.process_weights_after_loading(layer)
+        arena.take(layer)
+        return chosen
+    if isinstance(method, QuantizedLinearMethod) and numba_obstacle() is None:
         from minivllm.cpu.quantized import choose_quantized_method  # needs numba
 
-        chosen = choose_quantized_method(method, layer)
-    else:
-        return method
-    if chosen is not method:
-        chosen.process_weights_after_loading(layer)
-    return chosen
+        chosen = choose_quantized_method(method, layer, arena)
+        if chosen is not method:
+            chosen.process_weights_after_loading(layer)
+        return chosen
+    return method
 
 
 def _compile(model: DecoderModel | EncoderModel, backend: AttentionBackend) -> tuple[str, str]:

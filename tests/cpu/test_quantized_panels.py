@@ -149,7 +149,7 @@ def test_rows_are_rounded_to_the_nearest_and_halves_to_even():
 
 @pytest.mark.bits
 def test_without_vnni_sums_are_the_same(monkeypatch):
-    monkeypatch.setattr(int8_panels, "_VNNI", False)
+    monkeypatch.setattr(int8_panels, "HAS_VNNI", False)
     kernel = int8_panels.int8_kernel(1, VECTORS)
 
     @njit

@@ -7,6 +7,7 @@ from helpers import make_llm
 from test_18_checkpoints import CASES, ROUNDING, logits
 
 from minivllm.models.linear import Linear
+from minivllm.utils.tensors import as_numpy, as_tensor
 
 pytest.importorskip("numba")
 
@@ -42,6 +43,32 @@ def test_panels_take_the_place_of_the_files_tensors(plain, tmp_path, case):
     assert methods(fast) == {"QuantizedPanelLinearMethod"}
     assert methods(definition) == {"QuantizedLinearMethod"}
     assert torch.allclose(logits(fast), logits(definition), atol=1e-4, rtol=1e-5)
+
+
+@pytest.mark.parametrize("case", ["gptq", "gptq desc_act", "awq", "W8A8", "fp8"])
+def test_rows_of_bfloat16_are_multiplied_as_they_are(plain, tmp_path, case):
+    config, packer, options, *_ = (CASES | ROUNDING)[case]
+    more = {} if case in ROUNDING else CASES[case][3]
+    qc.write_quantized(plain, tmp_path / "m", config, packer, options, **more)
+    fast = make_llm(tmp_path / "m", dtype="bfloat16")
+    definition = make_llm(tmp_path / "m", dtype="float32", enforce_eager=True)
+    num_panels = 0
+    for ours, theirs in zip(linears(fast), linears(definition), strict=True):
+        method = ours.quant_method
+        x = torch.randn(5, ours.input_size, generator=torch.Generator().manual_seed(2)).bfloat16()
+        out = ours.quant_method.apply(ours, x)
+        want = theirs.quant_method.apply(theirs, x.float())
+        most = float(want.abs().max())
+        assert out.dtype == torch.bfloat16
+        assert torch.allclose(out.float(), want, rtol=2**-8, atol=2e-3 * most)
+        if type(method).__name__ == "QuantizedPanelLinearMethod":
+            num_panels += 1
+            arrays = method.array_product(ours, torch.bfloat16)(as_numpy(x))
+            assert torch.equal(as_tensor(arrays, torch.bfloat16), out)
+            if case in ROUNDING:  # what the format itself demands is exact
+                exact = method.apply(ours, x.float())
+                assert torch.equal(out, exact.bfloat16())
+    assert num_panels > 0
 
 
 @pytest.mark.parametrize("method", ["int4", "int8_per_channel_weight_only"])

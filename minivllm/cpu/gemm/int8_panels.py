@@ -36,7 +36,8 @@ from minivllm.utils.tensors import as_numpy
 
 _BYTE, _WORD, _INT = ir.IntType(8), ir.IntType(32), ir.IntType(64)
 _VECTOR, _WORDS = ir.VectorType(ir.FloatType(), WIDTH), ir.VectorType(_WORD, WIDTH)
-_VNNI = {16: "+avx512vnni", 8: "+avxvnni"}.get(WIDTH) in FEATURES
+HAS_VNNI = {16: "+avx512vnni", 8: "+avxvnni"}.get(WIDTH) in FEATURES
+"""True if one instruction multiplies bytes and adds them up, in all lanes."""
 _ROWS = 4  # of a tile, as in quantized_panels.py
 _ROUNDS = np.float32(1.5 * 2**23)  # a float32 near it has no place for a fraction
 
@@ -65,7 +66,7 @@ def int8_kernel(num_rows: int, num_vectors: int):
         places = list(product(rows, vectors))
         registers = {place: cgutils.alloca_once(builder, _WORDS) for place in places}
         for r, v in places:
-            begin = _all_lanes(builder, builder.load(builder.gep(begins, [_INT(r)])))
+            begin = all_lanes(builder, builder.load(builder.gep(begins, [_INT(r)])))
             builder.store(begin, registers[r, v])
         with cgutils.for_range(builder, panel.num_words) as loop:
             words = [panel.word(loop.index, v) for v in vectors]
@@ -91,20 +92,26 @@ def int8_kernel(num_rows: int, num_vectors: int):
 
 def _add_four(builder, panel, total, word, at):
     """Add the products of the four bytes of each word and four numbers of x."""
-    if _VNNI:
+    if HAS_VNNI:
         numbers = builder.load(builder.bitcast(at, _WORD.as_pointer()), align=1)
-        kind = ir.FunctionType(_WORDS, [_WORDS] * 3)
-        name = f"llvm.x86.avx512.vpdpbusd.{32 * WIDTH}"
-        add_dots = cgutils.get_or_insert_function(builder.module, kind, name)
-        return builder.call(add_dots, [total, word, _all_lanes(builder, numbers)])
+        return add_dots(builder, total, word, all_lanes(builder, numbers))
     for i in range(4):
         number = builder.sext(builder.load(builder.gep(at, [_INT(i)])), _WORD)
-        numbers = builder.mul(_all_lanes(builder, number), panel.byte(word, i))
+        numbers = builder.mul(all_lanes(builder, number), panel.byte(word, i))
         total = builder.add(total, numbers)
     return total
 
 
-def _all_lanes(builder, number):
+def add_dots(builder, total, word, numbers):
+    """Add the products of four unsigned bytes and four signed ones, in each lane: VNNI."""
+    kind = ir.FunctionType(_WORDS, [_WORDS] * 3)
+    name = f"llvm.x86.avx512.vpdpbusd.{32 * WIDTH}"
+    instruction = cgutils.get_or_insert_function(builder.module, kind, name)
+    return builder.call(instruction, [total, word, numbers])
+
+
+def all_lanes(builder, number):
+    """Broadcast a word to all lanes."""
     first = builder.insert_element(_WORDS(ir.Undefined), number, _WORD(0))
     return builder.shuffle_vector(first, _WORDS(ir.Undefined), _WORDS([0] * WIDTH))
 

@@ -36,6 +36,7 @@ class Words:
         self.are_nibbles = signature.args[i].dtype == types.int32
         self.are_floats = signature.args[i].dtype == types.int8
         self.rows_per_word = 8 if self.are_nibbles else 4
+        self.half = 8 if self.are_nibbles else 128  # how integers are above the signed ones
         self._words = builder.bitcast(words, _WORD.as_pointer())
         self._stride = stride if self.are_nibbles else builder.sdiv(stride, _INT(4))
         self.num_words = length(context, builder, signature, args, i)
@@ -47,6 +48,13 @@ class Words:
         if v * WIDTH % 16 == 0:  # a cache line holds 16 words
             prefetch_line(self.builder, self.builder.gep(at, [_INT(_AHEAD)]))
         return self.builder.load(self.builder.bitcast(at, _WORDS.as_pointer()), align=4)
+
+    def bytes(self, word):
+        """Unsigned bytes of the words' integers: of nibbles first the even ones, then the odd."""
+        if not self.are_nibbles:
+            return [word]
+        high = self.builder.lshr(word, _WORDS([4] * WIDTH))
+        return [self.builder.and_(part, _WORDS([0x0F0F0F0F] * WIDTH)) for part in (word, high)]
 
     def numbers(self, word, i):
         """Numbers in place ``i`` of the words, as float32."""
@@ -93,8 +101,11 @@ class QuantizedPanel(Words):
         self._dtypes = signature.args
         self.num_groups = length(context, builder, signature, args, 3)
 
-    def scale_and_offset(self, group, v):
-        """Scale and offset by which ``numbers`` of vector v become weights; None for no offset."""
+    def scale_and_offset(self, group, v, are_centred=False):
+        """Scale and offset by which numbers of vector v become weights; None for no offset.
+
+        Numbers are as from ``numbers``, or centred: integers less ``half``.
+        """
         builder = self.builder
 
         def place(i):
@@ -107,6 +118,8 @@ class QuantizedPanel(Words):
         kind = self._dtypes[4].dtype
         # q less what ``numbers`` gives
         shift = float(_CENTRE if self.are_nibbles else 0 if self.are_floats else -128)
+        if are_centred:
+            shift = 8.0 if self.are_nibbles else 0.0
         if kind == types.uint8:
             difference = shift - (8 if self.are_nibbles else 0)
             return scale, builder.fmul(scale, same_number(difference)) if difference else None
