@@ -163,6 +163,14 @@ def on_page_content(html, page, config, files):
         lambda image: notebook.figure((DIAGRAMS / image[2]).read_text(encoding="utf-8")),
         html,
     )
+    folder = Path(page.file.abs_src_path or DIAGRAMS).parent
+    html = re.sub(
+        r'<p>(<img alt="[^"]*" src="([\w/]+\.png)" ?/?>)</p>',
+        lambda image: notebook.in_box(
+            image[1], "img", notebook.width_of((folder / image[2]).read_bytes())
+        ),
+        html,
+    )
     html = with_lectures(with_labels(html), hrefs, notebook.number_of(path) if path else "")
     if path is not None:
         html = with_notes(guess.folded(html)) + lecture.quiz_of(notebook.number_of(path))
