@@ -160,7 +160,7 @@ def on_page_content(html, page, config, files):
     page.meta["description"] = text_of(told[1])[:200] if told else config.site_description
     html = re.sub(
         r'<p><img alt="([^"]*)" src="(?:\.\./)?diagrams/(\w+\.svg)" ?/?></p>',
-        lambda image: notebook.figure((DIAGRAMS / image[2]).read_text(encoding="utf-8")),
+        lambda image: notebook.figure(drawing(image[2])),
         html,
     )
     folder = Path(page.file.abs_src_path or DIAGRAMS).parent
@@ -176,6 +176,12 @@ def on_page_content(html, page, config, files):
         html = with_notes(guess.folded(html)) + lecture.quiz_of(notebook.number_of(path))
         html = notebook.fill(html, path)
     return html
+
+
+def drawing(name):
+    """A picture's SVG; those of notebooks lie beside them."""
+    found = (folder / name for folder in (DIAGRAMS, ROOT / "notebooks/diagrams"))
+    return next(path for path in found if path.exists()).read_text(encoding="utf-8")
 
 
 def on_post_build(config):

@@ -131,7 +131,7 @@ def test_the_pictures_are_current():
     draw = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(draw)
     for name, function in draw.PICTURES.items():
-        committed = (ROOT / "diagrams" / name).read_text(encoding="utf-8")
+        committed = draw.path_of(name).read_text(encoding="utf-8")
         assert function().svg == committed, "run: python diagrams/draw.py"
 
 
