@@ -52,7 +52,9 @@ def on_files(files, config):
     made = {"course.md": course, "code.md": code_page()}
     for file in list(files):
         path = Path(file.abs_src_path)
-        if path.suffix == ".ipynb":  # which stays beside its page, for readers who have Jupyter
+        if ".ipynb_checkpoints" in path.parts:  # Jupyter's copies
+            files.remove(file)
+        elif path.suffix == ".ipynb":  # which stays beside its page, for readers who have Jupyter
             made[f"{path.stem}.md"] = notebook.to_markdown(path)
         elif file.src_uri == "README.md":
             files.remove(file)
@@ -156,8 +158,7 @@ def on_page_content(html, page, config, files):
     hrefs = {number: get_relative_url(to.replace(".md", ".html"), page.url)
              for number, to in config.extra["lectures"].items()}  # fmt: skip
     config.extra["sections"] += sections_of(html, page.url, text_of(page.title))
-    told = re.search(r"<li>(.*?)</li>" if path else r"<p>(.*?)</p>", html, re.DOTALL)
-    page.meta["description"] = text_of(told[1])[:200] if told else config.site_description
+    page.meta["description"] = description_of(html, page, config)
     html = re.sub(
         r'<p><img alt="([^"]*)" src="(?:\.\./)?diagrams/(\w+\.svg)" ?/?></p>',
         lambda image: notebook.figure(drawing(image[2])),
@@ -176,6 +177,15 @@ def on_page_content(html, page, config, files):
         html = with_notes(guess.folded(html)) + lecture.quiz_of(notebook.number_of(path))
         html = notebook.fill(html, path)
     return html
+
+
+def description_of(html, page, config):
+    """A page's first words, for searches and links elsewhere: what a lecture teaches, or a text."""
+    if page.file.src_uri == "index.md":
+        return config.site_description
+    told = re.findall(r"<(?:li|p)>(.*?)</(?:li|p)>", html, re.DOTALL)
+    said = next((text for text in map(text_of, told) if len(text) > 30), "")
+    return f"{text_of(page.title)}: {said[:150]}"
 
 
 def drawing(name):

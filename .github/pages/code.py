@@ -11,6 +11,7 @@ from html import escape
 from pathlib import Path
 
 from pages.notebook import number_of, read_cells
+from pages.values import TOLD, values_of
 from pygments import highlight
 from pygments.formatters import HtmlFormatter
 from pygments.lexers import PythonLexer
@@ -54,6 +55,7 @@ def code_page() -> str:
         "From a request to a token, in this order: what runs when a model server answers, without "
         "what makes it fast. Each station shows the lines that matter; the rest of its file is "
         "folded below them. Names are vLLM's, and a name that is defined at a station is a link.",
+        TOLD,
         f'<ol class="stations">{strip}</ol>',
         *(station(*file) for file in files),
         "The pieces in which you write five of these yourself are in "
@@ -79,6 +81,7 @@ def station(name: str, path: str, what: str) -> str:
             ("vLLM 0.32", vllm_of(name)),
             ("Lectures", ", ".join(lectures_of(path))),
             ("Shown", f"<code>{OPEN[name]}</code>, lines {first} to {last}"),
+            ("In a real step", values_of(name)),
         )
         if text
     )

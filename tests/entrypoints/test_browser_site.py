@@ -48,6 +48,17 @@ LETTERS = """() => Math.min(99,
     image => 8 * 100 / 72 * image.getBoundingClientRect().width / image.naturalWidth))"""
 
 
+# Where an editor's letters do not lie on those in colours: the boxes of the two and their font.
+OVERLAID = """cell => {
+  const [below, above] = [".editor pre", ".editor textarea"].map(it => cell.querySelector(it));
+  const [one, other] = [below, above].map(it => it.getBoundingClientRect());
+  const faults = ["left", "top", "width", "height"].filter(it => Math.abs(one[it] - other[it]) > 1);
+  const styles = [below, above].map(it => getComputedStyle(it));
+  const same = ["font", "lineHeight", "letterSpacing", "paddingLeft", "paddingTop", "tabSize", "whiteSpace"];
+  return [...faults, ...same.filter(it => styles[0][it] !== styles[1][it])];
+}"""
+
+
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
     """A site below a prefix, as GitHub Pages has that of a project."""
@@ -302,6 +313,11 @@ def test_a_notebook_runs_on_its_page(page, site):
     code.press("Control+Enter")
     expect(cell.locator(".failed")).to_have_text(re.compile("Line 3: AttributeError: 'int'"))
     assert cell.locator(".stdout").text_content() == "42\n"
+    colours = cell.locator(".editor pre span")
+    assert colours.evaluate_all("all => all.map(it => [it.className, it.textContent])") == [
+        ["mi", "6"], ["mi", "7"], ["nb", "print"], ["mi", "1"],
+    ]  # fmt: skip
+    assert cell.evaluate(OVERLAID) == []
     assert not serious(page)
     code.fill("while True:\n    pass")
     cell.locator(".run").click()

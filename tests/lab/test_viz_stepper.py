@@ -477,7 +477,7 @@ def test_the_slider_changes_words_and_picture(world):
         assert shown == [block_grid(trace, step).svg, block_table(trace, step).svg]
 
 
-@pytest.mark.parametrize("world", [preempting, swapping, sampled])
+@pytest.mark.parametrize("world", [swapping, sampled])
 def test_nothing_moves_while_it_plays(world):
     """The boxes of words and pictures have one height, in which the pictures have room."""
     trace = world()

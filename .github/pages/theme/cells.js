@@ -1,4 +1,5 @@
 // A notebook that runs on its page: Python starts with the first cell that is run, in a web worker.
+import { highlighted } from "./colours.js";
 import { paint } from "./page.js";
 
 const SECONDS = 300;  // a cell may take
@@ -111,15 +112,21 @@ function Cell(element) {
   };
   const change = text => {
     if (area()) {
-      area().remove();
+      area().closest(".editor").remove();
       listing.hidden = false;
       keep();
     } else {
       listing.hidden = true;
-      code.insertAdjacentHTML("beforeend", `<textarea spellcheck="false" autocapitalize="off" wrap="off" aria-label="Code of cell ${number}"></textarea>`);
+      code.insertAdjacentHTML("beforeend", `<div class="highlight editor"><pre aria-hidden="true"></pre><textarea
+        spellcheck="false" autocapitalize="off" wrap="off" aria-label="Code of cell ${number}"></textarea></div>`);
       area().value = text ?? original;
       area().rows = area().value.split("\n").length + 1;
-      area().addEventListener("input", () => { this.ran = false; keep(area().value); });
+      const below = code.querySelector(".editor pre");  // the same text, in colours
+      const colour = () => { below.innerHTML = `${highlighted(area().value)}\n`; };
+      const follow = () => { below.scrollTo(area().scrollLeft, area().scrollTop); };
+      colour();
+      area().addEventListener("scroll", follow);
+      area().addEventListener("input", () => { this.ran = false; keep(area().value); colour(); follow(); });
       area().addEventListener("keydown", event => {
         if (event.key !== "Enter" || !(event.ctrlKey || event.shiftKey || event.metaKey)) return;
         event.preventDefault();
@@ -142,10 +149,8 @@ function draw(it) {
   if (it.data["image/svg+xml"]) return figure(it.data["image/svg+xml"]);
   if (it.data["text/html"]) return box("html", it.data["text/html"]);
   if (it.data["text/markdown"]) {
-    const text = it.data["text/plain"], html = coloured.get(text.trimEnd());
-    const listing = box("listing", html ?? "");
-    if (html === undefined) listing.append(pre("", text));
-    return listing;
+    const text = it.data["text/plain"];
+    return box("listing", coloured.get(text.trimEnd()) ?? `<div class="highlight"><pre>${highlighted(text)}</pre></div>`);
   }
   return pre("value", it.data["text/plain"]);
 }
