@@ -5,10 +5,9 @@ from html import escape, unescape
 
 ONE = r"(?:\d\d|A\d)b?"
 MANY = rf"{ONE}(?:(?:, | and | or | to ){ONE})*"
-# What is said: "notebooks 05 and 06", "Chapter 13"; in brackets, "[00, 05]"; and a cell of a table, "05, 08".
-SAID = re.compile(
-    rf"\b((?:[Nn]otebook|[Cc]hapter|[Ll]ecture)s? (?:{MANY}))\b|(\[{MANY}\])|^({MANY})$"
-)
+# What is said: "notebooks 05 and 06", "Chapter 13"; "[00, 05]"; and a cell of a table, "05, 08".
+NAMED = rf"\b((?:[Nn]otebook|[Cc]hapter|[Ll]ecture)s? {MANY})\b"
+SAID = re.compile(rf"{NAMED}|(\[{MANY}\])|^({MANY})$")
 TAG = re.compile(r"(<[^>]+>)")
 PLACE = re.compile(r"(?<=[/_.(=])(?=\w)")  # in a name, where a line may end
 QUIET = ("a", "code", "pre", "svg", "h1", "button", "form", "summary", "script", "style")

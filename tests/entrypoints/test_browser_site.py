@@ -54,7 +54,7 @@ OVERLAID = """cell => {
   const [one, other] = [below, above].map(it => it.getBoundingClientRect());
   const faults = ["left", "top", "width", "height"].filter(it => Math.abs(one[it] - other[it]) > 1);
   const styles = [below, above].map(it => getComputedStyle(it));
-  const same = ["font", "lineHeight", "letterSpacing", "paddingLeft", "paddingTop", "tabSize", "whiteSpace"];
+  const same = ["font", "lineHeight", "letterSpacing", "paddingLeft", "tabSize", "whiteSpace"];
   return [...faults, ...same.filter(it => styles[0][it] !== styles[1][it])];
 }"""
 
