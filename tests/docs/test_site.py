@@ -173,7 +173,14 @@ def test_numbers_of_lectures_are_links_but_not_in_code():
     assert linked("Chapters 05, A1 and lecture 06") == (
         f"Chapters {a('05')}, {a('A1')} and lecture {a('06')}"
     )
-    assert linked("<td>05, A1</td>") == f"<td>{a('05')}, {a('A1')}</td>"
+    cell = '<td data-label="{}">{}</td>'.format
+    both = f"{a('05')}, {a('A1')}"
+    assert linked(cell("notebook", "05, A1")) == cell("notebook", both)
+    assert linked(cell("", "05, A1")) == cell("", both)
+    assert linked(cell("minutes", "05")) == cell("minutes", "05")
+    assert linked("notebooks 05 (a, b), A1 (c) and 06 (d) in 06 (e)") == (
+        f"notebooks {a('05')} (a, b), {a('A1')} (c) and {a('06')} (d) in 06 (e)"
+    )
     assert linked("at once. [05, 06]") == f"at once. [{a('05')}, {a('06')}]"
     for same in (
         "<code>notebook 05</code>", '<a href="x">notebook 05</a>', "<h1>notebook 05</h1>",
