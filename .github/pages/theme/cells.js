@@ -11,7 +11,7 @@ bar.innerHTML = `<span role="status"></span> <button type="button" class="stop" 
 runner.closest(".runs").after(bar);
 runner.innerHTML = `<button type="button" class="main all">Run all</button>
   <button type="button" class="reset" hidden>Reset</button>
-  <span role="status">Runs in this page, with nothing to install; each cell can be changed.</span>`;
+  <span role="status">Runs in this page; nothing to install. Change any cell.</span>`;
 const state = runner.querySelector("[role=status]"), stop = bar.querySelector(".stop");
 const where = bar.querySelector("[role=status]"), reset = runner.querySelector(".reset");
 // What was highlighted when the page was made keeps its colours when it is printed again.
@@ -64,7 +64,7 @@ async function runUpTo(last) {
   document.body.classList.remove("running");
   bar.hidden = true;
   const seconds = ((performance.now() - begin) / 1000).toFixed(0);
-  state.textContent = done ? `Ran ${due.length} of ${cells.length} cells in ${seconds} s.` : "A cell did not end well; see there.";
+  state.textContent = done ? `Ran ${due.length} of ${cells.length} cells in ${seconds} s.` : "A cell failed: see its output.";
 }
 
 function Cell(element) {
@@ -99,7 +99,7 @@ function Cell(element) {
       const line = reply.line ? `Line ${reply.line}: ` : "";
       outputs.append(pre("failed", line + reply.error));
     }
-    told.textContent = reply.error ? "an error, below" : `${seconds.toFixed(1)} s`;
+    told.textContent = reply.error ? "error, see below" : `${seconds.toFixed(1)} s`;
     return !reply.error;
   };
 
