@@ -171,8 +171,38 @@ def test_the_reader_chooses_colours(page, site, scheme):
         light = ("rgb(251, 250, 247)", "rgb(26, 26, 26)", "not all")
         assert (paper, ink, picture) == (dark if scheme == "dark" else light)
         page.reload()
+    one, other = page.evaluate("""[false, true].map(disabled => {
+      const button = document.createElement("button");
+      Object.assign(button, { disabled, textContent: "x" });
+      document.querySelector("main").append(button);
+      return ["color", "cursor"].map(it => getComputedStyle(button)[it]);
+    })""")
+    assert all(mine != its for mine, its in zip(one, other, strict=True))  # what cannot be pressed
     page.select_option("#theme", "")
     page.emulate_media(color_scheme="light")
+
+
+def test_a_station_that_is_gone_to_is_not_below_the_strip(still, site):
+    for width in WIDTHS:
+        open_at(still, site + "code.html#scheduling-scheduler", width)
+        strip = still.locator(".stations").bounding_box()
+        heading = still.locator("#scheduling-scheduler").bounding_box()
+        assert heading["y"] >= strip["y"] + strip["height"], width
+        assert heading["y"] < 200, width
+
+
+def test_a_link_from_elsewhere_has_a_card_and_a_description(page, site):
+    told = set()
+    for name in KINDS:
+        html = page.request.get(site + name).text()
+        content = dict(re.findall(r'<meta (?:name|property)="([^"]+)" content="([^"]*)">', html))
+        assert content["og:image"] == "https://example.org/minivllm/card.png"
+        assert 40 < len(content["description"]) < 250
+        assert content["og:description"] == content["description"]
+        told.add(content["description"])
+    assert len(told) == len(KINDS)
+    card = page.request.get(site + "card.png").body()
+    assert [int.from_bytes(card[at : at + 4], "big") for at in (16, 20)] == [1200, 630]
 
 
 def test_the_first_page_says_all_without_scrolling_and_its_toy_moves(page, site):
@@ -201,8 +231,10 @@ def test_the_first_page_says_all_without_scrolling_and_its_toy_moves(page, site)
     expect(page.locator("#toy button")).to_have_text("Play")  # it ends, and stays there
 
 
-def test_every_stop_of_the_keyboard_has_a_name(page, site):
-    open_at(page, site + NOTEBOOK)
+@pytest.mark.parametrize("name", ["index.html", "course.html", "code.html", NOTEBOOK,
+                                  "guide/glossary.html", "404.html"])  # fmt: skip
+def test_every_stop_of_the_keyboard_has_a_name(page, site, name):
+    open_at(page, site + name)
     for _ in range(40):
         page.keyboard.press("Tab")
         name = page.evaluate("""() => { const it = document.activeElement;
