@@ -52,7 +52,9 @@ def on_files(files, config):
     made = {"course.md": course, "code.md": code_page()}
     for file in list(files):
         path = Path(file.abs_src_path)
-        if path.suffix == ".ipynb":  # which stays beside its page, for readers who have Jupyter
+        if ".ipynb_checkpoints" in path.parts:  # Jupyter's copies
+            files.remove(file)
+        elif path.suffix == ".ipynb":  # which stays beside its page, for readers who have Jupyter
             made[f"{path.stem}.md"] = notebook.to_markdown(path)
         elif file.src_uri == "README.md":
             files.remove(file)
@@ -156,11 +158,18 @@ def on_page_content(html, page, config, files):
     hrefs = {number: get_relative_url(to.replace(".md", ".html"), page.url)
              for number, to in config.extra["lectures"].items()}  # fmt: skip
     config.extra["sections"] += sections_of(html, page.url, text_of(page.title))
-    told = re.search(r"<li>(.*?)</li>" if path else r"<p>(.*?)</p>", html, re.DOTALL)
-    page.meta["description"] = text_of(told[1])[:200] if told else config.site_description
+    page.meta["description"] = description_of(html, page, config)
     html = re.sub(
         r'<p><img alt="([^"]*)" src="(?:\.\./)?diagrams/(\w+\.svg)" ?/?></p>',
-        lambda image: notebook.figure((DIAGRAMS / image[2]).read_text(encoding="utf-8")),
+        lambda image: notebook.figure(drawing(image[2])),
+        html,
+    )
+    folder = Path(page.file.abs_src_path or DIAGRAMS).parent
+    html = re.sub(
+        r'<p>(<img alt="[^"]*" src="([\w/]+\.png)" ?/?>)</p>',
+        lambda image: notebook.in_box(
+            image[1], "img", notebook.width_of((folder / image[2]).read_bytes())
+        ),
         html,
     )
     html = with_lectures(with_labels(html), hrefs, notebook.number_of(path) if path else "")
@@ -168,6 +177,21 @@ def on_page_content(html, page, config, files):
         html = with_notes(guess.folded(html)) + lecture.quiz_of(notebook.number_of(path))
         html = notebook.fill(html, path)
     return html
+
+
+def description_of(html, page, config):
+    """A page's first words, for searches and links elsewhere: what a lecture teaches, or a text."""
+    if page.file.src_uri == "index.md":
+        return config.site_description
+    told = re.findall(r"<(?:li|p)>(.*?)</(?:li|p)>", html, re.DOTALL)
+    said = next((text for text in map(text_of, told) if len(text) > 30), "")
+    return f"{text_of(page.title)}: {said[:150]}"
+
+
+def drawing(name):
+    """A picture's SVG; those of notebooks lie beside them."""
+    found = (folder / name for folder in (DIAGRAMS, ROOT / "notebooks/diagrams"))
+    return next(path for path in found if path.exists()).read_text(encoding="utf-8")
 
 
 def on_post_build(config):

@@ -1,7 +1,8 @@
-"""Draw this folder's pictures again: ``python diagrams/draw.py``.
+"""Draw all pictures again: ``python diagrams/draw.py``.
 
 The timeline is of a real run. The diagrams are drawn by hand, in the files beside this one, and a
-test looks up every class that they name.
+test looks up every class that they name. What a notebook shows lies below the notebooks: Jupyter
+serves no file from above the folder in which it was started.
 """
 
 import importlib
@@ -18,6 +19,7 @@ DIAGRAMS = (
     "architecture", "life_of_a_request", "life_of_a_block", "one_step", "one_step_small",
     "course_map",
 )  # fmt: skip
+IN_NOTEBOOKS = ("architecture", "life_of_a_request", "life_of_a_block", "one_step_small")
 
 
 def load(name: str):
@@ -25,6 +27,12 @@ def load(name: str):
     if str(HERE) not in sys.path:
         sys.path.insert(0, str(HERE))
     return importlib.import_module(name)
+
+
+def path_of(name: str) -> Path:
+    """Where a picture is, by its name without ".svg"."""
+    folder = HERE.parent / "notebooks/diagrams" if name in IN_NOTEBOOKS else HERE
+    return folder / f"{name}.svg"
 
 
 def draw_diagram(name: str) -> Figure:
@@ -67,10 +75,10 @@ def draw_xray() -> Figure:
     return timeline(shipped_run().trace, first=105, last=200, mark=[mark])
 
 
-PICTURES = {"timeline.svg": draw_timeline, "xray.svg": draw_xray}
-PICTURES |= {f"{name}.svg": partial(draw_diagram, name) for name in DIAGRAMS}
+PICTURES = {"timeline": draw_timeline, "xray": draw_xray}
+PICTURES |= {name: partial(draw_diagram, name) for name in DIAGRAMS}
 
 if __name__ == "__main__":
     for name, draw in PICTURES.items():
-        draw().save(HERE / name)
+        draw().save(path_of(name))
         print(name)

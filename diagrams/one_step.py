@@ -89,5 +89,5 @@ def draw_small() -> Figure:
     for left, right in pairwise(boxes):
         page.arrow([left.right, right.left])
     last, first = boxes[-1].bottom, boxes[1].bottom
-    page.arrow([last, (last[0], 172), (first[0], 172), first], "the next step", (570, 176))
+    page.arrow([last, (last[0], 172), (first[0], 172), first], "the next step", (570, 167))
     return page.figure()

@@ -19,10 +19,12 @@ from minivllm.utils.validation import check
 from minivllm.version import __version__
 
 app = App(help="vLLM small enough to read.", no_args_is_help=True, pretty_exceptions_enable=False)
-app.add_typer(bench_app, name="bench")
-app.add_typer(lab_app, name="lab")
-app.command()(grade)
-app.command()(playground)
+# Parts of the list of commands, in which they come in the order of this file.
+TRY = "Try"
+SERVE = "Serve"
+LOOK = "Look inside"
+TEACH = "Build and teach"
+MEASURE = "Measure"
 
 _MODEL_HELP = "A pulled model's name, a directory or a hub's name; none for the embedded model."
 Model = Annotated[str | None, typer.Option(help=_MODEL_HELP)]
@@ -62,7 +64,7 @@ def main(
         logger.setLevel("WARNING")  # the output is for people
 
 
-@app.command()
+@app.command(rich_help_panel=TRY)
 def demo(
     report: Annotated[Path, typer.Option(help="Where the HTML report goes.")] = Path(
         "minivllm-report.html"
@@ -78,7 +80,7 @@ def demo(
         run_demo(report)
 
 
-@app.command()
+@app.command(rich_help_panel=TRY)
 def generate(
     prompts: Annotated[list[str], typer.Argument(help="One or more prompts to complete.")],
     model: Model = None,
@@ -97,7 +99,7 @@ def generate(
         run_generate(prompts, model, params)
 
 
-@app.command()
+@app.command(rich_help_panel=TRY)
 def chat(
     model_tag: ModelTag = None,
     model: ModelOrName = None,
@@ -134,7 +136,23 @@ def chat(
         talk(RemoteModel(url, model, api_key=api_key, params=params).chat, system, quick)
 
 
-@app.command()
+app.command(rich_help_panel=TRY)(playground)
+
+
+@app.command(
+    context_settings={
+        "allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": [],
+    },
+    rich_help_panel=SERVE,
+)  # fmt: skip
+def serve(context: typer.Context) -> None:
+    """Serve a model over HTTP, as OpenAI's clients ask it; `serve --help` lists the flags."""
+    with exit_on_bad_input(), needs_extra("serve"):
+        from minivllm.entrypoints.openai.api_server import main as serve_main
+    raise typer.Exit(serve_main(context.args))
+
+
+@app.command(rich_help_panel=SERVE)
 def complete(
     model: ModelOrName = None,
     quick: Quick = None,
@@ -155,7 +173,7 @@ def complete(
         run_complete(RemoteModel(url, model, api_key=api_key, params=params), quick)
 
 
-@app.command()
+@app.command(rich_help_panel=SERVE)
 def pull(
     name: Annotated[str, typer.Argument(help="smollm2, minilm or gemma3.")],
     yes: Annotated[bool, typer.Option("--yes", help="Agree to the model's terms.")] = False,
@@ -167,7 +185,7 @@ def pull(
         print(pull_model(name, yes))
 
 
-@app.command()
+@app.command(rich_help_panel=SERVE)
 def warm(model: ModelTag = None) -> None:
     """Compile ahead what a model needs on this CPU, for all later processes."""
     from minivllm.entrypoints.warm import run_warm
@@ -176,7 +194,7 @@ def warm(model: ModelTag = None) -> None:
         run_warm(model)
 
 
-@app.command()
+@app.command(rich_help_panel=SERVE)
 def quantize(
     source: Annotated[Path, typer.Argument(help="Hugging Face directory with float weights.")],
     target: Annotated[Path, typer.Argument(help="Directory to make.")],
@@ -203,7 +221,7 @@ def quantize(
         )
 
 
-@app.command()
+@app.command(rich_help_panel=LOOK)
 def glass(
     attach: Annotated[Path, typer.Option("--attach", help="An X-ray file, also while it grows.")],
     port: Annotated[int, typer.Option(help="On 127.0.0.1.", min=0, max=65535)] = 8000,
@@ -215,7 +233,7 @@ def glass(
         run_attached(attach, port)
 
 
-@app.command()
+@app.command(rich_help_panel=LOOK)
 def xray(
     file: Annotated[Path, typer.Argument(help="What minivllm.xray.TracingScheduler has written.")],
     settings: Annotated[
@@ -247,13 +265,6 @@ def xray(
     raise typer.Exit(code)
 
 
-@app.command(
-    context_settings={
-        "allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": [],
-    }
-)  # fmt: skip
-def serve(context: typer.Context) -> None:
-    """Serve a model over HTTP, as OpenAI's clients ask it; `serve --help` lists the flags."""
-    with exit_on_bad_input(), needs_extra("serve"):
-        from minivllm.entrypoints.openai.api_server import main as serve_main
-    raise typer.Exit(serve_main(context.args))
+app.add_typer(lab_app, name="lab", rich_help_panel=TEACH)
+app.command(rich_help_panel=TEACH)(grade)
+app.add_typer(bench_app, name="bench", rich_help_panel=MEASURE)

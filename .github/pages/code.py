@@ -11,6 +11,7 @@ from html import escape
 from pathlib import Path
 
 from pages.notebook import number_of, read_cells
+from pages.values import TOLD, values_of
 from pygments import highlight
 from pygments.formatters import HtmlFormatter
 from pygments.lexers import PythonLexer
@@ -51,14 +52,14 @@ def code_page() -> str:
     )
     return "\n\n".join([
         "# Read the code",
-        "From a request to a token, in this order: what runs when a model server answers, without "
-        "what makes it fast. Each station shows the lines that matter; the rest of its file is "
-        "folded below them. Names are vLLM's, and a name that is defined at a station is a link.",
+        f"A request's way to its tokens in {len(files)} stations, without what makes it fast. Each "
+        "shows the lines that matter, and folds the rest of its file. Names are vLLM's; those that "
+        "are defined at a station are links.",
+        TOLD,
         f'<ol class="stations">{strip}</ol>',
         *(station(*file) for file in files),
-        "The pieces in which you write five of these yourself are in "
-        "[Build your own engine](guide/build_your_own.md); how the rest of the package is "
-        "arranged, and why, is in [the house](guide/house.md).",
+        "In [Build your own engine](guide/build_your_own.md) you write five of these yourself; "
+        "[the house](guide/house.md) says how the rest is arranged, and why.",
     ])  # fmt: skip
 
 
@@ -79,6 +80,7 @@ def station(name: str, path: str, what: str) -> str:
             ("vLLM 0.32", vllm_of(name)),
             ("Lectures", ", ".join(lectures_of(path))),
             ("Shown", f"<code>{OPEN[name]}</code>, lines {first} to {last}"),
+            ("In a real step", values_of(name)),
         )
         if text
     )
@@ -131,7 +133,7 @@ def vllm_of(name: str) -> str:
     table = (ROOT / "notebooks/guide/vllm-map.md").read_text(encoding="utf-8")
     found = next((row for row in ROW.findall(table) if f"`{name}`" in row[0]), None)
     if found is None or not found[2].strip():
-        return "has no such file"
+        return "no such file"
     return re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(found[2], quote=False))
 
 

@@ -5,8 +5,13 @@ from html import escape, unescape
 
 ONE = r"(?:\d\d|A\d)b?"
 MANY = rf"{ONE}(?:(?:, | and | or | to ){ONE})*"
-# What is said: "notebooks 05 and 06"; in brackets, "[00, 05]"; and a cell of a table, "05, 08".
-SAID = re.compile(rf"\b([Nn]otebooks? (?:{MANY}))\b|(\[{MANY}\])|^({MANY})$")
+# What is said: "notebooks 05 and 06", "Chapter 13", "[00, 05]", and "notebooks 05 (…) and 06 (…)".
+NAMED = rf"\b(?:[Nn]otebook|[Cc]hapter|[Ll]ecture)s? {MANY}\b"
+NEXT = rf"(?<=\))(?:,|,? and) {ONE}(?= \()"
+SAID = re.compile(rf"{NAMED}|\[{MANY}\]|{NEXT}")
+# A cell of a column of notebooks, "05, 08"; other columns have numbers of other things.
+OF_NOTEBOOKS = re.compile(r'<td data-label="(?:|[^"]*notebooks?)"')
+CELL = re.compile(rf"^{MANY}$")
 TAG = re.compile(r"(<[^>]+>)")
 PLACE = re.compile(r"(?<=[/_.(=])(?=\w)")  # in a name, where a line may end
 QUIET = ("a", "code", "pre", "svg", "h1", "button", "form", "summary", "script", "style")
@@ -28,8 +33,9 @@ def with_lectures(html: str, hrefs: dict[str, str], own: str = "") -> str:
     depth, parts = 0, TAG.split(html)
     for at, part in enumerate(parts):
         if not part.startswith("<"):
+            said = CELL if OF_NOTEBOOKS.match(parts[at - 1]) else SAID
             if not depth:
-                parts[at] = SAID.sub(lambda said: re.sub(ONE, link, said[0]), part)
+                parts[at] = said.sub(lambda found: re.sub(ONE, link, found[0]), part)
             continue
         name = re.match(r"</?(\w+)", part)
         if name and name[1] in QUIET and not part.endswith("/>"):

@@ -122,12 +122,31 @@ def highlighted(source: str) -> str:
 
 
 def figure(svg: str) -> str:
-    """A picture in a box that scrolls: its letters, of 11 px and more, stay above 10.5."""
+    """A drawing in a box that scrolls: its letters, of 11 px and more, stay above 10.5."""
     if (found := SVG.search(svg)) is None:
         return f'<div class="figure">{svg}</div>'
-    width = float(found[1])
-    sized = svg.replace("<svg ", f'<svg style="min-width: {0.96 * width:.0f}px" ', 1)
+    return in_box(svg, "svg", float(found[1]))
+
+
+def picture(alt: str, light: bytes, dark: bytes) -> str:
+    """A PNG for each of the two papers, in such a box; alt is escaped already."""
+    one, other = (f"data:image/png;base64,{b64encode(it).decode()}" for it in (light, dark))
+    html = (
+        f'<picture><source media="(prefers-color-scheme: dark)" srcset="{other}">'
+        f'<img alt="{alt}" src="{one}"></picture>'
+    )
+    return in_box(html, "img", width_of(light))
+
+
+def in_box(html: str, tag: str, width: float) -> str:
+    """HTML of a picture in its box; what is wider than the column reaches out on both sides."""
+    sized = html.replace(f"<{tag} ", f'<{tag} style="min-width: {0.96 * width:.0f}px" ', 1)
     return f'<div class="figure{" wide" * (width > MEASURE)}">{sized}</div>'
+
+
+def width_of(png: bytes) -> int:
+    """Pixels of a PNG's width, from its header."""
+    return int.from_bytes(png[16:20], "big")
 
 
 def output(it: dict) -> str:
@@ -139,13 +158,8 @@ def output(it: dict) -> str:
     if "image/svg+xml" in data:
         return figure(data["image/svg+xml"])
     if "image/png" in data:
-        light = data["image/png"].replace("\n", "")
-        dark = b64encode(dark_png(b64decode(light))).decode()
-        return (
-            '<div class="figure"><picture><source media="(prefers-color-scheme: dark)" '
-            f'srcset="data:image/png;base64,{dark}">'
-            f'<img alt="{alt}" src="data:image/png;base64,{light}"></picture></div>'
-        )
+        light = b64decode(data["image/png"])
+        return picture(alt, light, dark_png(light))
     if "text/html" in data:
         return f'<div class="html">{data["text/html"]}</div>'
     if "text/markdown" in data:  # a listing of our own source

@@ -6,6 +6,8 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from io import TextIOWrapper
+from shutil import get_terminal_size
+from textwrap import fill
 from typing import Any
 
 import typer
@@ -31,6 +33,27 @@ def allow_any_text() -> None:
     for stream in (sys.stdin, sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper) and stream.errors in ("strict", "surrogateescape"):
             stream.reconfigure(errors="replace")
+
+
+def terminal_columns() -> int:
+    """Columns of the terminal that is written to; a file or a pipe has no end, but COLUMNS."""
+    return get_terminal_size(fallback=(sys.maxsize, 0)).columns
+
+
+def folded(text: str, columns: int) -> str:
+    """Text whose long lines go on in the next one, between words."""
+    return "\n".join(
+        line
+        if len(line) <= columns
+        else fill(
+            line,
+            columns,
+            subsequent_indent="  ",
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+        for line in text.splitlines()
+    )
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from minivllm.lab.viz.page.page import save_html
 from minivllm.logger import init_logger
 from minivllm.trace import Trace
 from minivllm.trace.records import StepEnded, StepStarted
+from minivllm.utils.console import folded, terminal_columns
 from minivllm.utils.validation import check
 from minivllm.xray.engines import load_engines, report_engines
 from minivllm.xray.follow import follow
@@ -80,7 +81,8 @@ def run_xray(
 
 def _print_what_if(xray: XRay, changes: list[dict], folder: Path | None) -> None:
     scenarios = what_if(xray, *changes)
-    print(scenarios)
+    columns = terminal_columns()
+    print(folded(scenarios.text(columns), columns))
     if folder is not None:
         path = folder / "what-if.svg"
         scenarios.timelines().save(path)

@@ -6,6 +6,7 @@ can be told for a budget, a pool or a policy that were never tried.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
@@ -65,19 +66,30 @@ class WhatIf:
     cost: StepCost
 
     def __str__(self) -> str:
+        return self.text()
+
+    __repr__ = __str__
+
+    def text(self, columns: int = sys.maxsize) -> str:
+        """Return the table and what it is worth.
+
+        Args:
+            columns: of the terminal. Where rows would be longer, each name stands above its
+                numbers.
+        """
         head = ("", "TTFT mean", "p99", "ITL mean", "p99", "tokens/s", "preemptions")
         rows = [head, *map(_row, self.cases)]
         widths = [max(len(row[i]) for row in rows) for i in range(len(head))]
-        lines = [
-            "  ".join(
-                text.ljust(w) if i == 0 else text.rjust(w)
-                for i, (text, w) in enumerate(zip(row, widths, strict=True))
-            ).rstrip()
+        numbers = [
+            "".join(f"  {text:>{w}}" for text, w in zip(row[1:], widths[1:], strict=True))
             for row in rows
         ]
-        return "\n".join([*lines, "", str(self.cost), *self._trust()])
-
-    __repr__ = __str__
+        names = [row[0] for row in rows]
+        if widths[0] + len(numbers[0]) <= columns:
+            lines = [f"{name:<{widths[0]}}{row}" for name, row in zip(names, numbers, strict=True)]
+        else:
+            lines = [line for pair in zip(names, numbers, strict=True) for line in pair if line]
+        return "\n".join([*(line.rstrip() for line in lines), "", str(self.cost), *self._trust()])
 
     @property
     def ratios(self) -> dict[str, float]:

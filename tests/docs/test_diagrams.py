@@ -4,6 +4,7 @@ import importlib
 import importlib.util
 import re
 import xml.etree.ElementTree as ET
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -25,7 +26,7 @@ def name(request):
 
 
 def root_of(name):
-    return ET.parse(HERE / f"{name}.svg").getroot()
+    return ET.parse(draw.path_of(name)).getroot()
 
 
 def boxes(name):
@@ -43,7 +44,7 @@ def words(name):
 
 
 def test_the_committed_picture_is_current(name):
-    committed = (HERE / f"{name}.svg").read_text(encoding="utf-8")
+    committed = draw.path_of(name).read_text(encoding="utf-8")
     assert draw.draw_diagram(name).svg == committed, "run: python diagrams/draw.py"
 
 
@@ -106,7 +107,26 @@ def test_it_is_readable_on_github(name):
     for element in root.iter():
         assert not {"style", "class"} & element.attrib.keys()
         assert float(element.get("font-size", 12)) >= 12
-    assert (HERE / f"{name}.svg").stat().st_size < 60_000
+    assert draw.path_of(name).stat().st_size < 60_000
+
+
+def test_no_line_runs_through_the_words_beside_it(name):
+    """Words beside a line have a halo; they begin or end at x, or x is their middle."""
+    root = root_of(name)
+    lines = [
+        [tuple(map(float, point.split())) for point in path.get("d")[1:].split("L")]
+        for path in root.iter(f"{SVG}path")
+        if "Z" not in path.get("d")
+    ]
+    for text in root.iter(f"{SVG}text"):
+        if text.get("stroke") is None:
+            continue
+        x, y, width = float(text.get("x")), float(text.get("y")), 0.5 * 12 * len(text.text)
+        left = x - {"middle": width / 2, "end": width}.get(text.get("text-anchor"), 0)
+        for line in lines:
+            for (x1, y1), (x2, y2) in pairwise(line):
+                beside = max(x1, x2) <= left or left + width <= min(x1, x2)
+                assert beside or max(y1, y2) <= y - 9 or y + 2 <= min(y1, y2), text.text
 
 
 def test_nothing_overlaps_or_leaves_the_page(name):

@@ -122,6 +122,16 @@ def test_a_mark_is_at_the_cell_that_it_names(path):
                 assert all(kind == k for k in needed), (place, words, kind)
 
 
+def test_its_pictures_are_files_below_the_notebooks(path):
+    """Jupyter shows no file from above the folder in which it was started."""
+    for cell in nbformat.read(path, as_version=4).cells:
+        if cell.cell_type == "markdown":
+            for place in re.findall(r"!\[[^\]]*\]\(([^)]+)\)", cell.source):
+                file = (path.parent / place).resolve()
+                assert file.is_relative_to(path.parent.resolve()), place
+                assert file.is_file(), place
+
+
 def test_there_is_a_test_file_of_the_same_name(path):
     assert len(list((ROOT / "tests").rglob(f"test_{path.stem}.py"))) == 1
 
@@ -131,7 +141,7 @@ def test_the_pictures_are_current():
     draw = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(draw)
     for name, function in draw.PICTURES.items():
-        committed = (ROOT / "diagrams" / name).read_text(encoding="utf-8")
+        committed = draw.path_of(name).read_text(encoding="utf-8")
         assert function().svg == committed, "run: python diagrams/draw.py"
 
 

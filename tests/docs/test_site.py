@@ -1,5 +1,6 @@
 """The site without a browser: its cards and links, and its cells where there is no torch."""
 
+import ast
 import json
 import re
 import subprocess
@@ -8,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from helpers import AT_NIGHT
-from pages import cards, code, colab, glossary, guess, lecture, links, notebook, search, toy
+from pages import cards, code, colab, glossary, guess, lecture, links, notebook, search, toy, values
 
 ROOT = Path(__file__).parents[2]
 NOTEBOOKS = ROOT / "notebooks"
@@ -174,7 +175,17 @@ def test_numbers_of_lectures_are_links_but_not_in_code():
     a = '<a href="{0}.html">{0}</a>'.format
     assert linked("see notebook 05.") == f"see notebook {a('05')}."
     assert linked("notebooks 05, 06 and 06b") == f"notebooks {a('05')}, {a('06')} and {a('06b')}"
-    assert linked("<td>05, A1</td>") == f"<td>{a('05')}, {a('A1')}</td>"
+    assert linked("Chapters 05, A1 and lecture 06") == (
+        f"Chapters {a('05')}, {a('A1')} and lecture {a('06')}"
+    )
+    cell = '<td data-label="{}">{}</td>'.format
+    both = f"{a('05')}, {a('A1')}"
+    assert linked(cell("notebook", "05, A1")) == cell("notebook", both)
+    assert linked(cell("", "05, A1")) == cell("", both)
+    assert linked(cell("minutes", "05")) == cell("minutes", "05")
+    assert linked("notebooks 05 (a, b), A1 (c) and 06 (d) in 06 (e)") == (
+        f"notebooks {a('05')} (a, b), {a('A1')} (c) and {a('06')} (d) in 06 (e)"
+    )
     assert linked("at once. [05, 06]") == f"at once. [{a('05')}, {a('06')}]"
     for same in (
         "<code>notebook 05</code>", '<a href="x">notebook 05</a>', "<h1>notebook 05</h1>",
@@ -254,6 +265,26 @@ def test_each_station_shows_its_lines_vllms_file_and_lectures():
     assert "<code>v1/core/sched/scheduler.py</code>" in scheduler
     assert '<a href="05_continuous_batching.html">05</a>' in scheduler
     assert '<a class="n" href="#scheduling-output">SchedulerOutput</a>' in scheduler
+
+
+def test_values_beside_a_station_are_those_of_a_real_step():
+    """They agree with each other, and with the budget that the page tells of."""
+    found = values.values()
+    assert set(found) == set(values.SHOWN) < set(code.OPEN)
+    read = {file: {name: ast.literal_eval(text) for name, text in shown.items()}
+            for file, shown in found.items()}  # fmt: skip
+    scheduled = read["scheduling/scheduler.py"]["output.num_scheduled_tokens"]
+    assert scheduled == read["scheduling/output.py"]["output.num_scheduled_tokens"]
+    assert scheduled == {"A": 1, "B": 3, "C": 3}
+    assert sum(scheduled.values()) + read["scheduling/scheduler.py"]["self.token_budget"] == 12
+    assert read["scheduling/output.py"]["output.num_computed_tokens"] == {"A": 6, "B": 6, "C": 0}
+    assert (
+        read["kv/block_pool.py"]["[block.block_id for block in taken]"]
+        == (read["kv/manager.py"]["new_ids"])
+    )
+    html = "".join(code.station(*file) for file in code.files_of_the_evening())
+    assert html.count("<dt>In a real step</dt>") == len(found)
+    assert "<code>self.token_budget</code> = <code>5</code>" in html
 
 
 def test_each_notebook_has_a_card_and_a_box_of_the_map():

@@ -1,6 +1,7 @@
 """Flags of the server: an argument of the engine is the same from Python, typed, and in a file."""
 
 import json
+import re
 from dataclasses import fields
 
 import pytest
@@ -9,7 +10,7 @@ import yaml
 from minivllm import EngineArgs
 from minivllm.config.compat import ENGINE_DEFAULTS_ONLY
 from minivllm.engine.arg_utils import AsyncEngineArgs
-from minivllm.entrypoints.openai.cli_args import engine_args, parse_args
+from minivllm.entrypoints.openai.cli_args import engine_args, make_parser, parse_args
 
 NGRAM = {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 3}
 OLD = {"speculative_model": "[ngram]", "num_speculative_tokens": 2, "ngram_prompt_lookup_max": 3}
@@ -146,6 +147,17 @@ def test_an_argument_is_the_same_from_python_typed_and_in_a_file(tmp_path, capsy
         keys = {one.replace("_", between): value for one, value in arguments.items()}
         file.write_text(yaml.safe_dump(keys))
         assert engine_args(parse_args(["--config", str(file)])) == wanted
+
+
+def test_the_help_says_of_which_kind_a_value_is_and_begins_short():
+    text = make_parser().format_help()
+    assert text.startswith("usage: minivllm serve [MODEL] [--flag VALUE ...]\n")
+    assert not re.search(r"--[\w-]+ X\b", text)
+    for words in (
+        "--max-num-seqs N ", "--gpu-memory-utilization NUMBER", "--dtype TEXT ",
+        "--pooler-config JSON", "--lora-target-modules TEXT [TEXT ...]",
+    ):  # fmt: skip
+        assert words in text
 
 
 def test_the_speculative_flags_are_vllms():

@@ -25,7 +25,7 @@ from http_server import USUAL, serving
 
 from minivllm import LLM, AsyncLLM, BeamSearchParams, SamplingParams, embedded_model_path
 from minivllm.engine.arg_utils import AsyncEngineArgs
-from minivllm.entrypoints.openai.api_server import Server, run_server
+from minivllm.entrypoints.openai.api_server import Server, routes_of, run_server
 from minivllm.entrypoints.openai.background import BackgroundServer
 from minivllm.entrypoints.openai.cli_args import engine_args, make_parser, parse_args
 from minivllm.entrypoints.openai.middleware import AuthenticationMiddleware
@@ -527,6 +527,13 @@ def test_a_dead_engine_is_said_so(monkeypatch):
         assert client.get("/health").status_code == 503
         assert client.post("/v1/completions", json={"prompt": "x"}).status_code == 500
         assert server.server.status == 1
+
+
+def test_every_route_has_a_name_for_the_log(server):
+    """Those of routers within routers, too, whatever FastAPI makes of an included one."""
+    names = [route.path for route in routes_of(server.app)]
+    assert all(isinstance(name, str) and name.startswith("/") for name in names)
+    assert {"/v1/chat/completions", "/v1/models", "/tokenize", "/health", "/metrics"} <= set(names)
 
 
 def start(*words, **environment):

@@ -20,7 +20,7 @@ from traced_runs import cached, chunked, crowd, crowded, overlapped, preempting,
 from minivllm.lab.sim.dry_run import dry_run
 from minivllm.lab.viz.draw.palette import owners_of
 from minivllm.lab.viz.model.frames import frames
-from minivllm.viz import save_html, stepper
+from minivllm.viz import block_grid, save_html, stepper
 
 pytestmark = pytest.mark.browser
 
@@ -385,8 +385,11 @@ def test_in_jupyterlab_the_slider_steps(chromium, jupyter_lab, walk):
     def expect_step(step):
         words = output.locator(".widget-html-content").first
         expect(words).to_contain_text(walk.frames[step].plan, timeout=60_000)
-        picture = output.locator("svg text", has_text=f"Block pool, step {step}, after schedule")
+        pool = block_grid(walk.trace, step)
+        picture = output.locator(f'img[alt="{pool.alt}"]')
         expect(picture).to_be_visible(timeout=60_000)
+        drawn = base64.b64decode(picture.get_attribute("src").split(",")[1]).decode()
+        assert drawn == pool.svg
 
     last = len(walk.frames) - 1
     expect_step(0)

@@ -40,14 +40,22 @@ BROKEN = r"""() => [...document.querySelectorAll("td, th")].flatMap(cell => {
   }
   return found;
 })"""
-# The smallest letters of figures, in pixels as they are seen.
-LETTERS = """() => {
-  const figures = [...document.querySelectorAll("main svg[data-figure]")];
-  return Math.min(99, ...figures.flatMap(svg => {
-    const scale = svg.getBoundingClientRect().width / svg.viewBox.baseVal.width;
-    return [...svg.querySelectorAll("text")].map(
-      text => scale * parseFloat(getComputedStyle(text).fontSize));
-  }));
+# The smallest letters of figures, in pixels as they are seen; a PNG's are of 8 points at 100 dpi.
+LETTERS = """() => Math.min(99,
+  ...[...document.querySelectorAll("svg text")].map(
+    text => text.getScreenCTM().a * parseFloat(getComputedStyle(text).fontSize)),
+  ...[...document.querySelectorAll("main img")].map(
+    image => 8 * 100 / 72 * image.getBoundingClientRect().width / image.naturalWidth))"""
+
+
+# Where an editor's letters do not lie on those in colours: the boxes of the two and their font.
+OVERLAID = """cell => {
+  const [below, above] = [".editor pre", ".editor textarea"].map(it => cell.querySelector(it));
+  const [one, other] = [below, above].map(it => it.getBoundingClientRect());
+  const faults = ["left", "top", "width", "height"].filter(it => Math.abs(one[it] - other[it]) > 1);
+  const styles = [below, above].map(it => getComputedStyle(it));
+  const same = ["font", "lineHeight", "letterSpacing", "paddingLeft", "tabSize", "whiteSpace"];
+  return [...faults, ...same.filter(it => styles[0][it] !== styles[1][it])];
 }"""
 
 
@@ -102,26 +110,25 @@ def expect(locator):
 # -- reading ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("width", WIDTHS)
-def test_pages_fit_their_window_and_break_no_word_and_shrink_no_letter(still, site, width):
-    for name in KINDS:
-        open_at(still, site + name, width)
-        assert still.evaluate("document.documentElement.scrollWidth") == width, name
-        assert still.evaluate(BROKEN) == [], name
-        assert still.evaluate(LETTERS) >= (9 if width == 400 else 10.5), name
+def test_pages_fit_their_window_and_break_no_word_and_shrink_no_letter(still, site):
+    """All pages; code fits from 800 px on, and a figure reaches out of the column of the text."""
+    sitemap = still.request.get(site + "sitemap.xml").text()
+    names = re.findall(r"<loc>https://example.org/minivllm/(.*?)</loc>", sitemap)
+    assert set(KINDS) - {"index.html"} <= set(names)
+    for name in names:
+        open_at(still, site + name, WIDTHS[-1])
+        for width in WIDTHS:
+            still.set_viewport_size({"width": width, "height": 900})
+            where = f"{name or 'index.html'} at {width}"
+            assert still.evaluate("document.documentElement.scrollWidth") == width, where
+            assert still.evaluate(BROKEN) == [], where
+            assert still.evaluate(LETTERS) >= (9 if width == 400 else 10.5), where
+            assert width < 800 or still.evaluate(WIDE) == [], where
 
 
-def test_code_fits(still, site):
-    """From 800 px on; a figure reaches out of the text's column rather than shrink."""
-    for path in (ROOT / "notebooks").glob("*.ipynb"):
-        assert not open_at(still, f"{site}{path.stem}.html", 800).evaluate(WIDE), path.stem
-
-
-@pytest.mark.parametrize(
-    "name", ["index.html", "course.html", "code.html", NOTEBOOK, "guide/glossary.html"]
-)
+@pytest.mark.parametrize("name", [*KINDS, "404.html"])
 def test_accessibility(page, site, name):
-    for width, scheme in [(400, "light"), (1180, "dark"), (1440, "light")]:
+    for width, scheme in zip(WIDTHS, ("light", "dark", "dark", "light", "dark"), strict=True):
         page.emulate_media(color_scheme=scheme)
         found = serious(open_at(page, site + name, width))
         assert not found, f"{width}, {scheme}: {found}"
@@ -164,8 +171,38 @@ def test_the_reader_chooses_colours(page, site, scheme):
         light = ("rgb(251, 250, 247)", "rgb(26, 26, 26)", "not all")
         assert (paper, ink, picture) == (dark if scheme == "dark" else light)
         page.reload()
+    one, other = page.evaluate("""[false, true].map(disabled => {
+      const button = document.createElement("button");
+      Object.assign(button, { disabled, textContent: "x" });
+      document.querySelector("main").append(button);
+      return ["color", "cursor"].map(it => getComputedStyle(button)[it]);
+    })""")
+    assert all(mine != its for mine, its in zip(one, other, strict=True))  # what cannot be pressed
     page.select_option("#theme", "")
     page.emulate_media(color_scheme="light")
+
+
+def test_a_station_that_is_gone_to_is_not_below_the_strip(still, site):
+    for width in WIDTHS:
+        open_at(still, site + "code.html#scheduling-scheduler", width)
+        strip = still.locator(".stations").bounding_box()
+        heading = still.locator("#scheduling-scheduler").bounding_box()
+        assert heading["y"] >= strip["y"] + strip["height"], width
+        assert heading["y"] < 200, width
+
+
+def test_a_link_from_elsewhere_has_a_card_and_a_description(page, site):
+    told = set()
+    for name in KINDS:
+        html = page.request.get(site + name).text()
+        content = dict(re.findall(r'<meta (?:name|property)="([^"]+)" content="([^"]*)">', html))
+        assert content["og:image"] == "https://example.org/minivllm/card.png"
+        assert 40 < len(content["description"]) < 250
+        assert content["og:description"] == content["description"]
+        told.add(content["description"])
+    assert len(told) == len(KINDS)
+    card = page.request.get(site + "card.png").body()
+    assert [int.from_bytes(card[at : at + 4], "big") for at in (16, 20)] == [1200, 630]
 
 
 def test_the_first_page_says_all_without_scrolling_and_its_toy_moves(page, site):
@@ -194,8 +231,10 @@ def test_the_first_page_says_all_without_scrolling_and_its_toy_moves(page, site)
     expect(page.locator("#toy button")).to_have_text("Play")  # it ends, and stays there
 
 
-def test_every_stop_of_the_keyboard_has_a_name(page, site):
-    open_at(page, site + NOTEBOOK)
+@pytest.mark.parametrize("name", ["index.html", "course.html", "code.html", NOTEBOOK,
+                                  "guide/glossary.html", "404.html"])  # fmt: skip
+def test_every_stop_of_the_keyboard_has_a_name(page, site, name):
+    open_at(page, site + name)
     for _ in range(40):
         page.keyboard.press("Tab")
         name = page.evaluate("""() => { const it = document.activeElement;
@@ -306,6 +345,11 @@ def test_a_notebook_runs_on_its_page(page, site):
     code.press("Control+Enter")
     expect(cell.locator(".failed")).to_have_text(re.compile("Line 3: AttributeError: 'int'"))
     assert cell.locator(".stdout").text_content() == "42\n"
+    colours = cell.locator(".editor pre span")
+    assert colours.evaluate_all("all => all.map(it => [it.className, it.textContent])") == [
+        ["mi", "6"], ["mi", "7"], ["nb", "print"], ["mi", "1"],
+    ]  # fmt: skip
+    assert cell.evaluate(OVERLAID) == []
     assert not serious(page)
     code.fill("while True:\n    pass")
     cell.locator(".run").click()

@@ -29,8 +29,12 @@ def test_as_a_module():
 
 def test_help_names_every_command():
     output = run("--help").output
-    for command in ("demo", "generate", "chat"):
-        assert command in output
+    panels = re.findall(r"─ ([A-Z][a-z ]+) ─", output)
+    assert panels == ["Options", "Try", "Serve", "Look inside", "Build and teach", "Measure"]
+    commands = re.findall(r"^│ ([a-z]+) ", output, re.MULTILINE)
+    assert commands[:3] == ["demo", "generate", "chat"]
+    assert commands[4] == "serve"
+    assert {"playground", "complete", "glass", "xray", "grade", "lab", "bench"} < set(commands)
 
 
 def test_generate(tiny_chat):

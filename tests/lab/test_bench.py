@@ -19,6 +19,7 @@ from minivllm.lab.bench.engine import BenchEngine
 from minivllm.lab.bench.everything import COMMANDS
 from minivllm.lab.bench.hashing import hashing_us, lookup_us
 from minivllm.lab.bench.models import bench_model
+from minivllm.lab.bench.report import Report
 from minivllm.lab.bench.roofline import work_of
 from minivllm.lab.bench.scheduler import RunningDecodes
 from minivllm.lab.bench.speculation_texts import Texts, texts
@@ -201,6 +202,20 @@ def test_what_the_scheduler_benchmark_times(overlaps):
     assert len(list(core.scheduler.kv_manager.prefix_cache)) == 5 * 9
     assert hashing_us() > 0
     assert all(us > 0 for us in lookup_us(num_cached=70, num_hit=8))
+
+
+def test_a_terminal_is_not_filled_with_json_and_lines_go_on_between_words(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "80")
+    facts = {"figure": "mean of 16 steps, best of 8 times", "clock": "CPU time of this process"}
+    report = Report("scheduler", facts | {"decodes": 256})
+    report.finish({"us": 1 / 3}, None)
+    *lines, last = capsys.readouterr().out.splitlines()
+    assert json.loads(last)["results"] == {"us": 0.33333333}
+    assert max(map(len, lines)) <= 80
+    assert " ".join(" ".join(lines).split()).endswith("this process, decodes 256")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    report.finish({"us": 1 / 3}, None)
+    assert capsys.readouterr().out == ""
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """The frames of a run in words and numbers, and what is made of them: the page and the stepper."""
 
+import base64
 import dataclasses
 import importlib.util
 import json
@@ -441,6 +442,18 @@ def test_a_run_without_steps_is_refused(tmp_path):
 
 # -- the stepper -----------------------------------------------------------------------------------
 
+IMAGE = re.compile(r"image/svg\+xml;base64,([^\"]+)")
+HEIGHT = re.compile(r"[^-]height: ([\d.]+(?:px|em))")
+
+
+def width_of(figure):
+    return float(ET.fromstring(figure.svg).get("width"))
+
+
+def height_of(figure):
+    return float(ET.fromstring(figure.svg).get("height"))
+
+
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 NOTEBOOK = """\
 from minivllm.lab.sim.dry_run import dry_run
@@ -460,8 +473,26 @@ def test_the_slider_changes_words_and_picture(world):
         frame = walk.frames[step]
         assert frame.plan in walk.words.value
         assert frame.result in walk.words.value
+        shown = [base64.b64decode(data).decode() for data in IMAGE.findall(walk.picture.value)]
+        assert shown == [block_grid(trace, step).svg, block_table(trace, step).svg]
+
+
+@pytest.mark.parametrize("world", [swapping, sampled])
+def test_nothing_moves_while_it_plays(world):
+    """The boxes of words and pictures have one height, in which the pictures have room."""
+    trace = world()
+    walk = stepper(trace)
+    seen = set()
+    for step in range(trace.num_steps):
+        walk.slider.value = step
+        seen.add(tuple(HEIGHT.findall(walk.words.value + walk.picture.value)))
         for figure in (block_grid(trace, step), block_table(trace, step)):
-            assert figure.svg.removeprefix("<svg ") in walk.picture.value
+            assert f"min-width: {0.96 * width_of(figure):.0f}px" in walk.picture.value
+    ((words, pool, tables),) = seen
+    assert words == "7.5em"
+    highest = max(height_of(block_table(trace, step)) for step in range(trace.num_steps))
+    assert highest <= float(tables.removesuffix("px"))
+    assert pool.endswith("px")
 
 
 def test_the_buttons_step_and_stop_at_the_ends():

@@ -287,6 +287,10 @@ def test_more_blocks_and_places_shorten_the_longest_waits():
     assert other.p99_ttft < measured.p99_ttft / 2
     assert other.num_preemptions == 0
     assert "svg" in found.timelines().svg
+    lines = found.text(columns=80).split("\n\n")[0].splitlines()
+    assert max(map(len, lines)) <= 80
+    assert lines[lines.index(other.name) + 1].split()[-1] == "0"
+    assert f"\n{other.name}  " in found.text(columns=200)
 
 
 @pytest.mark.parametrize(

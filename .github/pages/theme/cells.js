@@ -1,4 +1,5 @@
 // A notebook that runs on its page: Python starts with the first cell that is run, in a web worker.
+import { highlighted } from "./colours.js";
 import { paint } from "./page.js";
 
 const SECONDS = 300;  // a cell may take
@@ -10,7 +11,7 @@ bar.innerHTML = `<span role="status"></span> <button type="button" class="stop" 
 runner.closest(".runs").after(bar);
 runner.innerHTML = `<button type="button" class="main all">Run all</button>
   <button type="button" class="reset" hidden>Reset</button>
-  <span role="status">Runs in this page, with nothing to install; each cell can be changed.</span>`;
+  <span role="status">Runs in this page; nothing to install. Change any cell.</span>`;
 const state = runner.querySelector("[role=status]"), stop = bar.querySelector(".stop");
 const where = bar.querySelector("[role=status]"), reset = runner.querySelector(".reset");
 // What was highlighted when the page was made keeps its colours when it is printed again.
@@ -63,7 +64,7 @@ async function runUpTo(last) {
   document.body.classList.remove("running");
   bar.hidden = true;
   const seconds = ((performance.now() - begin) / 1000).toFixed(0);
-  state.textContent = done ? `Ran ${due.length} of ${cells.length} cells in ${seconds} s.` : "A cell did not end well; see there.";
+  state.textContent = done ? `Ran ${due.length} of ${cells.length} cells in ${seconds} s.` : "A cell failed: see its output.";
 }
 
 function Cell(element) {
@@ -98,7 +99,7 @@ function Cell(element) {
       const line = reply.line ? `Line ${reply.line}: ` : "";
       outputs.append(pre("failed", line + reply.error));
     }
-    told.textContent = reply.error ? "an error, below" : `${seconds.toFixed(1)} s`;
+    told.textContent = reply.error ? "error, see below" : `${seconds.toFixed(1)} s`;
     return !reply.error;
   };
 
@@ -111,15 +112,21 @@ function Cell(element) {
   };
   const change = text => {
     if (area()) {
-      area().remove();
+      area().closest(".editor").remove();
       listing.hidden = false;
       keep();
     } else {
       listing.hidden = true;
-      code.insertAdjacentHTML("beforeend", `<textarea spellcheck="false" autocapitalize="off" wrap="off" aria-label="Code of cell ${number}"></textarea>`);
+      code.insertAdjacentHTML("beforeend", `<div class="highlight editor"><pre aria-hidden="true"></pre><textarea
+        spellcheck="false" autocapitalize="off" wrap="off" aria-label="Code of cell ${number}"></textarea></div>`);
       area().value = text ?? original;
       area().rows = area().value.split("\n").length + 1;
-      area().addEventListener("input", () => { this.ran = false; keep(area().value); });
+      const below = code.querySelector(".editor pre");  // the same text, in colours
+      const colour = () => { below.innerHTML = `${highlighted(area().value)}\n`; };
+      const follow = () => { below.scrollTo(area().scrollLeft, area().scrollTop); };
+      colour();
+      area().addEventListener("scroll", follow);
+      area().addEventListener("input", () => { this.ran = false; keep(area().value); colour(); follow(); });
       area().addEventListener("keydown", event => {
         if (event.key !== "Enter" || !(event.ctrlKey || event.shiftKey || event.metaKey)) return;
         event.preventDefault();
@@ -142,10 +149,8 @@ function draw(it) {
   if (it.data["image/svg+xml"]) return figure(it.data["image/svg+xml"]);
   if (it.data["text/html"]) return box("html", it.data["text/html"]);
   if (it.data["text/markdown"]) {
-    const text = it.data["text/plain"], html = coloured.get(text.trimEnd());
-    const listing = box("listing", html ?? "");
-    if (html === undefined) listing.append(pre("", text));
-    return listing;
+    const text = it.data["text/plain"];
+    return box("listing", coloured.get(text.trimEnd()) ?? `<div class="highlight"><pre>${highlighted(text)}</pre></div>`);
   }
   return pre("value", it.data["text/plain"]);
 }

@@ -13,6 +13,7 @@ import signal
 import socket
 import sys
 from argparse import Namespace
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -215,6 +216,16 @@ def open_socket(args: Namespace) -> socket.socket:
     return listening
 
 
+def routes_of(router: Any) -> Iterator[Any]:
+    """All routes of an app or a router, those of the routers that it includes in their place.
+
+    New versions of FastAPI keep included routers whole; older ones copied their routes.
+    """
+    for route in router.routes:
+        included = getattr(route, "original_router", None)
+        yield from [route] if included is None else routes_of(included)
+
+
 def run_server(args: Namespace) -> int:
     """Serve until a signal comes or the engine dies. Returns the process's exit status.
 
@@ -235,9 +246,9 @@ def run_server(args: Namespace) -> int:
                     "no API key: every client that can reach %s may use this server (--api-key)",
                     where,
                 )
-        for route in app.routes:
+        for route in routes_of(app):
             methods = ", ".join(sorted(getattr(route, "methods", None) or ()))
-            logger.info("Route: %s, Methods: %s", getattr(route, "path", route), methods)
+            logger.info("Route: %s, Methods: %s", route.path, methods)
         logger.info("Starting minivllm server on %s", where)
         if args.glass and not args.uds:
             logger.info("What the engine does: %s/glass", where)

@@ -33,6 +33,7 @@ _PARSERS: dict[str, Callable[[str], Any]] = {
     "int": human_readable_int, "float": float, "str": str, "dict": parse_json, "Any": str,
     "list[str]": str,
 }  # fmt: skip
+_METAVARS = {"int": "N", "float": "NUMBER"}  # of the help
 # vLLM's other name of a flag
 _SHORT = {"speculative_config": "-sc", "tensor_parallel_size": "-tp",
           "pipeline_parallel_size": "-pp", "data_parallel_size": "-dp"}  # fmt: skip
@@ -81,7 +82,7 @@ def _engine_flags(parser: FlexibleArgumentParser) -> None:
                 parse = parse_json_or_text
             nargs = "+" if kind == "list[str]" else None
             short = [_SHORT[field.name]] if field.name in _SHORT else []
-            metavar = "JSON" if parse in JSON_PARSERS else "X"
+            metavar = "JSON" if parse in JSON_PARSERS else _METAVARS.get(kind, "TEXT")
             group.add_argument(
                 flag, *short, type=parse, nargs=nargs, default=default, metavar=metavar, help=text
             )
@@ -91,6 +92,7 @@ def make_parser(prog: str = "minivllm serve") -> FlexibleArgumentParser:
     """The parser of all flags, in groups."""
     parser = FlexibleArgumentParser(
         prog=prog,
+        usage=f"{prog} [MODEL] [--flag VALUE ...]",
         description="Serve a model over HTTP, as OpenAI's clients ask it.",
         epilog=JSON_TIP,
         allow_abbrev=False,

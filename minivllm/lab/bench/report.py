@@ -1,7 +1,8 @@
 """Report: environment, workload, ceiling and figures of a benchmark, as tables and as JSON.
 
-The last line of the output is one JSON object with the keys ``benchmark``, ``environment``,
-``workload``, ``ceiling``, ``results`` and ``against``. The lines above it say the same to people.
+The lines are for people. Where the output goes into a file or a pipe, a last line is one JSON
+object with the keys ``benchmark``, ``environment``, ``workload``, ``ceiling``, ``results`` and
+``against``; a terminal would be filled by it.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from rich.console import Console
 from rich.table import Table
 
 from minivllm.lab.bench.machine import COLUMNS
+from minivllm.utils.console import folded, terminal_columns
 from minivllm.version import __version__
 
 WIDTH = 120  # columns that a table may fill; a narrower terminal folds lines
@@ -88,6 +90,7 @@ class Report:
     """
 
     def __init__(self, benchmark: str, workload: dict[str, Any]):
+        self._columns = terminal_columns()
         width = max(WIDTH, get_terminal_size().columns)
         self._console = Console(highlight=False, emoji=False, soft_wrap=True, width=width)
         self._json: dict[str, Any] = {
@@ -105,7 +108,7 @@ class Report:
     def facts(self, title: str, facts: dict[str, Any]) -> None:
         """Print names and values on one line."""
         known = ", ".join(f"{k} {_text(v)}" for k, v in facts.items() if v is not None)
-        self._console.print(f"{title}: {known}", markup=False)
+        self.note(f"{title}: {known}")
 
     def ceiling(self, values: dict[str, Any], why: str) -> None:
         """Add what this machine could do at best, measured in this run."""
@@ -123,15 +126,25 @@ class Report:
 
     def note(self, text: str) -> None:
         """Print a line of text."""
-        self._console.print(text, markup=False)
+        self._console.print(folded(text, self._columns), markup=False)
 
     def json(self, results: dict[str, Any], against: dict[str, Any] | None = None) -> str:
         """The last line."""
-        return json.dumps(self._json | {"results": results, "against": against})
+        return json.dumps(_rounded(self._json | {"results": results, "against": against}))
 
     def finish(self, results: dict[str, Any], against: dict[str, Any] | None) -> None:
-        """Print the last line."""
-        self._console.print(self.json(results, against), markup=False)
+        """Print the last line, unless people read it."""
+        if not sys.stdout.isatty():
+            self._console.print(self.json(results, against), markup=False)
+
+
+def _rounded(value: Any) -> Any:
+    """Numbers with the eight digits that a clock is good for, in whatever holds them."""
+    if isinstance(value, dict):
+        return {name: _rounded(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_rounded(one) for one in value]
+    return float(f"{value:.8g}") if isinstance(value, float) else value
 
 
 def _text(value: Any) -> str:

@@ -7,6 +7,7 @@ is all there is without ipywidgets, too.
 from __future__ import annotations
 
 import xml.etree.ElementTree as ET
+from base64 import b64encode
 from collections.abc import Callable, Iterable, Sequence
 from html import escape
 from types import ModuleType
@@ -28,6 +29,8 @@ WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 MAX_NAMED = 24  # in a queue
 LINE_HEIGHT = 18  # of the words
 GAP = 6
+WORDS = "line-height: 1.5; height: 7.5em; overflow: auto"  # five lines; more scroll
+SCROLLBAR = 16  # pixels
 STEP_WIDTH = 64  # of "step 12" before the words
 
 
@@ -80,6 +83,7 @@ class Stepper:
         narrow = {"width": "3em"}
         self.back = widgets.Button(description="◀", tooltip="one step back", layout=narrow)
         self.forward = widgets.Button(description="▶", tooltip="one step forward", layout=narrow)
+        self._room = self._rooms()
         self.words = widgets.HTML()
         self.picture = widgets.HTML()
         controls = widgets.HBox([self.play, self.back, self.forward, self.slider])
@@ -99,10 +103,26 @@ class Stepper:
             frame.before, frame.plan, frame.result, self._queues(frame), self._items(frame)
         )  # fmt: skip
         words = "<br>".join(escape(line) for line in lines if line)
-        self.words.value = f'<div style="line-height: 1.5">{words}</div>'
+        self.words.value = f'<div style="{WORDS}">{words}</div>'
+        self.picture.value = "".join(map(_boxed, self._draw(frame), self._room))
+
+    def _draw(self, frame: StepFrame) -> tuple[Figure, Figure]:
+        """Pool and tables, as they are after a step's plan."""
         pool = block_grid(self.trace, frame.step, decode=self.decode)
         tables = block_table(self.trace, frame.step, decode=self.decode)
-        self.picture.value = _fitted(pool.svg) + _fitted(tables.svg)
+        return pool, tables
+
+    def _rooms(self) -> list[float]:
+        """Heights of the two pictures, so that nothing moves while it plays.
+
+        Those of the step with the most sequences, or of the one with the most blocks in tables.
+        """
+        most = (
+            max(self.frames, key=lambda frame: len(frame.rows)),
+            max(self.frames, key=lambda frame: sum(len(row.block_ids) for row in frame.rows)),
+        )
+        drawn = [[_size(figure)[1] for figure in self._draw(frame)] for frame in most]
+        return [max(heights) for heights in zip(*drawn, strict=True)]
 
     def _queues(self, frame: StepFrame) -> str:
         """ "Running: A and B. Waiting: C. On the host: D."."""
@@ -134,9 +154,22 @@ class Stepper:
         return self.still.text
 
 
-def _fitted(svg: str) -> str:
-    """No wider than the cell."""
-    return svg.replace("<svg ", '<svg style="display: block; max-width: 100%; height: auto" ', 1)
+def _size(figure: Figure) -> tuple[float, float]:
+    """Width and height of a drawing, in pixels."""
+    root = ET.fromstring(figure.svg)
+    return float(root.get("width", 0)), float(root.get("height", 0))
+
+
+def _boxed(figure: Figure, height: float) -> str:
+    """A drawing in a box that scrolls; as an image it follows the notebook's theme."""
+    width, _ = _size(figure)
+    data = b64encode(figure.svg.encode()).decode()
+    return (
+        f'<div style="height: {height + SCROLLBAR:g}px; overflow: auto">'
+        f'<img alt="{escape(figure.alt)}" src="data:image/svg+xml;base64,{data}" '
+        f'style="display: block; width: 100%; min-width: {0.96 * width:.0f}px; '
+        f'max-width: {width:g}px"></div>'
+    )
 
 
 def _still(
