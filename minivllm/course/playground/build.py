@@ -19,7 +19,7 @@ from pathlib import Path
 
 from jinja2 import FileSystemLoader
 
-from minivllm.course.playground.begin import begin
+from minivllm.course.playground.begin import begin, questions
 from minivllm.lab.viz.page.page import environment
 
 PAGE = Path(__file__).parent / "page"
@@ -58,7 +58,8 @@ def page_files(engine: str) -> dict[str, bytes]:
     files = {path.name: path.read_bytes() for path in paths}
     page = environment(FileSystemLoader(PAGE)).get_template("index.html")
     files["index.html"] = page.render(engine=engine).encode()
-    files["begin.json"] = json.dumps(begin()).encode()
+    for name, content in (("begin", begin()), ("questions", questions())):
+        files[f"{name}.json"] = json.dumps(content, separators=(",", ":")).encode()
     return files
 
 
