@@ -10,7 +10,6 @@ import subprocess
 import sys
 import threading
 import zipfile
-from itertools import pairwise
 
 import pytest
 
@@ -104,7 +103,8 @@ def test_the_timeline_is_that_of_the_run():
         for first, kinds, prefills, _ in timeline["rows"]:
             left = iter(prefills)
             for step, kind in enumerate(kinds, first):
-                computed[step] += {"p": lambda: next(left), "d": lambda: 1}.get(kind, int)()
+                if kind in "pd":
+                    computed[step] += next(left) if kind == "p" else 1
             assert next(left, None) is None
         assert computed == tokens
         assert max(blocks) == numbers(reply, name)["blocks at the peak"]

@@ -68,8 +68,7 @@ export class Timeline {
 
   /** The wheel zooms; where it also scrolls the rows, only with Ctrl. */
   #wheel(event) {
-    const scrolls = this.#box.scrollHeight > this.#box.clientHeight || document.documentElement.scrollHeight > innerHeight;
-    if (scrolls && !event.ctrlKey && !event.deltaX) return;
+    if (scrolls(this.#box) && !event.ctrlKey && !event.deltaX) return;
     event.preventDefault();
     if (Math.abs(event.deltaX) > Math.abs(event.deltaY)) this.#pan(event.deltaX / 600);
     else this.#zoom(Math.exp(event.deltaY / 400), this.#value(event.clientX - this.#box.getBoundingClientRect().left));
@@ -227,6 +226,9 @@ export class Timeline {
     svg.append(now);
   }
 }
+
+/** Does this element or one around it scroll up and down? */
+const scrolls = el => el !== null && (el.scrollHeight > el.clientHeight + 1 || scrolls(el.parentElement));
 
 /** Tokens of a row's prefill in this step. */
 function tokensOf([begin, kinds, tokens], step) {
