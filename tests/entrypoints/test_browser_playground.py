@@ -265,7 +265,7 @@ def test_hover_tells_step_tokens_and_blocks(play):
     play.mouse.move(row["x"] + 300, row["y"] + 5)
     said = play.locator("#chart .tip").inner_text()
     assert re.match(
-        r"step 7 · 220 ms\ntokens: 4000 of 8192\nblocks: \d+ of 99\nE: prefill of 4000", said
+        r"step 7 · 220 ms\ntokens: 4000 of 8192\nblocks: \d+ of 99\nE 4: prefill of 4000", said
     )
 
 

@@ -100,7 +100,7 @@ def test_the_timeline_is_that_of_the_run():
         assert len(timeline["ms"]) == len(tokens) == len(frames[name]["frames"])
         assert (budget, usable) == (256, 119)
         computed = [0] * len(tokens)
-        for first, kinds, prefills, _ in timeline["rows"]:
+        for first, kinds, prefills, *_ in timeline["rows"]:
             left = iter(prefills)
             for step, kind in enumerate(kinds, first):
                 if kind in "pd":
@@ -116,7 +116,7 @@ def test_a_preemption_is_in_the_timeline():
     rows = reply["runs"]["1"]["timeline"]["rows"]
     steps = [step for row in rows for step in row[3]]
     assert len(steps) == numbers(reply, "1")["preemptions"] > 0
-    assert all(kinds[step - first] == "w" for first, kinds, _, out in rows for step in out)
+    assert all(kinds[step - first] == "w" for first, kinds, _, out, _ in rows for step in out)
 
 
 def test_a_preset_opens_at_what_its_lesson_is_about():

@@ -25,7 +25,10 @@ from minivllm.lab.viz.page.page import environment
 PAGE = Path(__file__).parent / "page"
 PACKAGE = Path(__file__).parents[2]
 REPORT = PACKAGE / "lab/viz/page"
-SHARED = ("draw.js", "tokens.css", "draw.css", "stepping.js")
+SHARED = (
+    "tokens.css", "draw.css", "timeline.css", "dock.css",
+    "draw.js", "stepping.js", "theme.js", "timeline.js", "dock.js",
+)  # fmt: skip
 PYODIDE = "pyodide@314.0.7"
 PYODIDE_FILES = (
     "pyodide.mjs", "pyodide.asm.mjs", "pyodide.asm.wasm", "python_stdlib.zip", "pyodide-lock.json",

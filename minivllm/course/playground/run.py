@@ -15,9 +15,10 @@ from minivllm.course.playground.settings import YOURS, EngineSettings, Workload,
 from minivllm.lab.sim.result import percentiles
 from minivllm.lab.viz.draw.palette import owners_of
 from minivllm.lab.viz.figures.latency import Latencies, read_latencies
-from minivllm.lab.viz.model.timeline_model import Cell, History, TimelineWindow, read_history
+from minivllm.lab.viz.model.timeline_model import History, read_history
 from minivllm.lab.viz.model.times import step_milliseconds
 from minivllm.lab.viz.page.page import owners_to_json, run_to_json
+from minivllm.lab.viz.page.timeline_data import timeline_to_json
 from minivllm.metrics.loggers import WINDOWS_KEEP_ENDS
 from minivllm.request import Request
 from minivllm.scheduling.livelock import LivelockError
@@ -27,7 +28,6 @@ from minivllm.utils.validation import check
 
 KEPT = 8  # runs
 HITS = "cache hits"
-KINDS = {"prefill": "p", "decode": "d", "waiting": "w", "idle": "i", "": "."}
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,10 @@ class Served:
         return {
             "numbers": _numbers(latencies, history),
             "requests": _rows(latencies, self.trace, priorities),
-            "timeline": timeline_of(self.trace, history),
+            "timeline": {
+                **timeline_to_json(history, step_milliseconds(self.trace, history, "seconds")),
+                "owners": owners_to_json(history.owners),
+            },
         }
 
 
@@ -60,7 +63,7 @@ def run(workload: Any, engines: Any, source: str | None = None) -> dict[str, Any
         source: of the reader's policy, which an engine's policy "yours" means.
 
     Returns: "printed" (by the policy), and "runs", by name: "numbers", "requests" (a row each), and
-        "timeline" (see ``timeline_of``).
+        "timeline" (see ``timeline_to_json``, with its "owners").
 
     Raises:
         ValueError: for a setting that is out of range, or a request that could never run.
@@ -153,34 +156,6 @@ def _with_hits_explained(told: dict[str, Any]) -> dict[str, Any]:
     name = f"{HITS} ({WINDOWS_KEEP_ENDS})"
     numbers = [[name if each[0] == HITS else each[0], *each[1:]] for each in told["numbers"]]
     return {**told, "numbers": numbers}
-
-
-def timeline_of(trace: Trace, history: History) -> dict[str, Any]:
-    """The timeline of a run as the page draws it.
-
-    Returns: "ms", the milliseconds of each step; "lanes" (name, what the limit is called, a value
-        for each step, the limit); "owners"; and "rows", one for each of them: the first step, a
-        letter of ``KINDS`` for each step from there on, the tokens of its prefills one after the
-        other, and the steps in which it was preempted.
-    """
-    last = trace.num_steps - 1
-    milliseconds = step_milliseconds(trace, history, "seconds") or []
-    rows = []
-    for cells in history.rows.values():
-        first = min(cells, default=0)
-        row = [cells.get(step, Cell()) for step in range(first, max(cells, default=-1) + 1)]
-        rows.append([
-            first,
-            "".join(KINDS[cell.kind] for cell in row),
-            [cell.num_tokens for cell in row if cell.kind == "prefill"],
-            [step for step, cell in enumerate(row, first) if cell.preempted],
-        ])  # fmt: skip
-    return {
-        "ms": [round(each, 3) for each in milliseconds],
-        "lanes": TimelineWindow.of(history, 0, last).lanes,
-        "owners": owners_to_json(history.owners),
-        "rows": rows,
-    }
 
 
 def _numbers(latencies: Latencies, history: History) -> list[list[Any]]:

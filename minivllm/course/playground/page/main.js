@@ -4,7 +4,7 @@ import { Editor } from "./editor.js";
 import { Engine } from "./engine.js";
 import { learn } from "./learn.js";
 import { fromLink, toLink } from "./link.js";
-import { openPane, showAxis, showResults, showSteps } from "./results.js";
+import { dock, showAxis, showResults, showSteps } from "./results.js";
 
 const PAUSE = 500;  // milliseconds after the last key, before a policy is run
 const QUIET = 150;  // after the last change, before the steps are asked for
@@ -65,7 +65,7 @@ function fit({ code }) {
   $("policy-part").hidden = !isUsed;
   $("no-policy").hidden = isUsed;
   $("dock-policy").hidden = beside;
-  if (beside && $("dock-policy").getAttribute("aria-selected") === "true") openPane("step");
+  if (beside && $("dock-policy").getAttribute("aria-selected") === "true") dock.open("step-pane");
 }
 isWide.addEventListener("change", () => fit(settings()));
 

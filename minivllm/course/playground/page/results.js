@@ -1,4 +1,5 @@
 // Results: the two numbers of the lesson, the timeline, and in the dock the step that is shown.
+import { Dock } from "./dock.js";
 import { Timeline } from "./timeline.js";
 
 let reply = null, steps = null, shown = "1", wanted = 0;
@@ -9,10 +10,10 @@ const timeline = new Timeline($("chart"), (name, step) => { pause(); choose(name
 export function showResults(answer, { axis, focus, titles, opens }) {
   if (timer !== null) pause();
   reply = answer;
-  for (const [name, each] of Object.entries(reply.runs)) each.title = `${titles[name]} · ${plural(each.timeline.ms.length, "step")}`;
+  for (const [name, each] of Object.entries(reply.runs)) each.title = `${titles[name]} · ${plural(each.timeline.steps, "step")}`;
   if (opens) [shown, wanted] = [opens.engine, opens.step];
   if (!(shown in reply.runs)) shown = "1";
-  wanted = Math.min(wanted, reply.runs[shown].timeline.ms.length - 1);
+  wanted = Math.min(wanted, reply.runs[shown].timeline.steps - 1);
   drawFocus(focus);
   drawNumbers();
   timeline.show(reply.runs, axis);
@@ -99,7 +100,7 @@ function drawRequests() {
 
 $("which").addEventListener("change", event => {
   pause();
-  const step = Math.min(wanted, reply.runs[event.target.value].timeline.ms.length - 1);
+  const step = Math.min(wanted, reply.runs[event.target.value].timeline.steps - 1);
   choose(event.target.value, step);
 });
 
@@ -110,31 +111,6 @@ $("step-pane").append($("plan"));
 $("tables-pane").append($("tables").previousElementSibling, $("tables"));
 document.querySelectorAll("#blocks h3").forEach(head => head.remove());
 
-const PANES = ["step", "pool", "tables", "numbers", "policy"];
-export function openPane(pane) {
-  for (const name of PANES) {
-    $(`dock-${name}`).setAttribute("aria-selected", name === pane);
-    $(`dock-${name}`).tabIndex = name === pane ? 0 : -1;
-    $(`${name}-pane`).hidden = name !== pane;
-  }
-  localStorage.setItem("minivllm-pane", pane);
-}
-$("dock-tabs").addEventListener("click", event => {
-  const pane = event.target.id.replace("dock-", "");
-  if (PANES.includes(pane)) openPane(pane);
-});
-$("dock-tabs").addEventListener("keydown", event => {
-  const seen = PANES.filter(name => $(`dock-${name}`).checkVisibility());
-  const at = seen.indexOf(event.target.id.replace("dock-", ""));
-  const to = { ArrowLeft: at - 1, ArrowRight: at + 1, Home: 0, End: seen.length - 1 }[event.key];
-  if (to === undefined) return;
-  event.preventDefault();
-  event.stopPropagation();
-  const pane = seen.at(to % seen.length);
-  openPane(pane);
-  $(`dock-${pane}`).focus();
-});
-const kept = localStorage.getItem("minivllm-pane");
-openPane(PANES.includes(kept) ? kept : "step");
+export const dock = new Dock($("dock"), "playground");
 globalThis.run = {};
 listen();
