@@ -60,6 +60,7 @@ def play(page):
     choose(page, "decode-stall")
     expect(page.locator("#error")).to_be_hidden()
     page.click("#dock-step")
+    expect(page.locator("#step")).to_have_text("step 7 of 44", timeout=SECONDS)
     return page
 
 
@@ -341,6 +342,8 @@ def test_a_short_link_holds_the_whole_setting(play):
 def test_a_reload_loses_nothing(play):
     choose(play, "own-policy")
     mine = play.input_value("#policy textarea") + "# mine\n"
+    expect(play.locator("#step")).to_have_text(re.compile("of 154"), timeout=SECONDS)
+    play.press("#slider", "Home")
     play.fill("#policy textarea", mine)  # not run
     play.click("#tab-lab")
     play.fill("#lab-editor textarea", "x = 5")
@@ -352,6 +355,7 @@ def test_a_reload_loses_nothing(play):
     assert play.input_value("#quiz-chapter") == "06"
     assert play.input_value("#policy textarea") == mine
     assert play.input_value("#presets") == "own-policy"
+    expect(play.locator("#step")).to_have_text(re.compile("^step 0 of"), timeout=SECONDS)
     play.click("#tab-lab")
     expect(play.locator("#lab-editor textarea")).to_have_value("x = 5")
     play.evaluate("localStorage.clear()")

@@ -14,9 +14,12 @@ async function unpacked(text) {
 /**
  * The fragment for { workload, engines, axis, code }, as far as they differ from a preset.
  * policy: the code that needs no link. tab: { tab, chapter }, where another tab than Play is open.
+ * place: { engine, step } that is shown.
  */
-export async function toLink({ workload, engines, axis, code }, preset, policy, tab = {}) {
+export async function toLink({ workload, engines, axis, code }, { preset, policy, tab, place }) {
   const fields = new URLSearchParams({ preset: preset.name, ...tab });
+  const { engine, step } = preset.opens;
+  if (place && (place.engine !== engine || place.step !== step)) fields.set("at", `${place.engine}.${place.step}`);
   const add = (name, found, base) => {
     for (const [key, value] of Object.entries(found)) if (value !== base[key]) fields.set(name + key, value);
   };
@@ -33,7 +36,7 @@ const parse = text => text === "true" ? true : text === "false" ? false
   : /^-?\d{1,15}$/.test(text) ? Number(text) : text;
 
 /**
- * Settings of a fragment, and what is wrong with it: { preset, settings, tab, problem }.
+ * Settings of a fragment, and what is wrong with it: { preset, settings, place, tab, problem }.
  * What it does not name is as in its preset, or the first; what is not known is left out, and said.
  */
 export async function fromLink(fragment, presets, policy) {
@@ -41,12 +44,14 @@ export async function fromLink(fragment, presets, policy) {
   const preset = presets.find(each => each.name === fields.get("preset")) ?? presets[0];
   const { workload, engines, axis } = preset;
   const settings = structuredClone({ workload, engines, axis, code: policy });
+  const at = /^([12])\.(\d{1,4})$/.exec(fields.get("at") ?? "");
+  const place = at ? { engine: at[1], step: Number(at[2]) } : preset.opens;
   let tab = {}, problem = "";
   for (const [key, text] of fields) {
     const [name, setting] = key.split(".");
     if (["tab", "chapter", "name"].includes(key)) tab[key] = text;
     else if (key === "axis" && ["steps", "seconds"].includes(text)) settings.axis = text;
-    else if (key === "preset" && text === preset.name) continue;
+    else if (key === "preset" && text === preset.name || key === "at" && at) continue;
     else if (key === "engines" && text === "1") delete settings.engines[2];
     else if (key === "code") {
       try { settings.code = await unpacked(text); } catch { problem = "The code in this link is damaged, and is left out. "; }
@@ -58,5 +63,5 @@ export async function fromLink(fragment, presets, policy) {
   }
   if (unknown.length)
     problem += `This link has settings that the page does not know: ${unknown.slice(0, 5).join(", ")}. They are left out.`;
-  return { preset, settings, tab, problem };
+  return { preset, settings, place, tab, problem };
 }

@@ -4,7 +4,7 @@ import { Editor } from "./editor.js";
 import { Engine } from "./engine.js";
 import { learn } from "./learn.js";
 import { fromLink, toLink } from "./link.js";
-import { dock, showAxis, showResults, showSteps } from "./results.js";
+import { dock, place, showAxis, showResults, showSteps, whenMoved } from "./results.js";
 
 const PAUSE = 500;  // milliseconds after the last key, before a policy is run
 const QUIET = 150;  // after the last change, before the steps are asked for
@@ -27,7 +27,7 @@ const editor = new Editor($("policy"), "Your policy, in Python", "Run it", () =>
 const controls = new Controls(begin, changed, found => { preset = found; opens = found.opens; });
 let isTrusted = true;  // code that came with a link runs only after its reader has said so
 let preset = begin.presets[0], opens = preset.opens, learning = null, firstTab = {}, written = "";
-let note = "", isAsking = false, next = null, typing = null, quiet = null;
+let note = "", isAsking = false, next = null, typing = null, quiet = null, moving = null;
 
 const settings = () => {
   const found = controls.read();
@@ -42,7 +42,8 @@ function tell(text) {
 
 /** The whole setting and the open tab, into the address. */
 async function keepAddress() {
-  const link = await toLink(settings(), preset, begin.policy, learning?.at ?? firstTab);
+  const tab = learning?.at ?? firstTab, at = opens ?? place();
+  const link = await toLink(settings(), { preset, policy: begin.policy, tab, place: at });
   written = link;
   history.replaceState(null, "", link);
   return link;
@@ -125,7 +126,7 @@ async function open() {
   const kept = localStorage.getItem("minivllm-policy");
   const found = await fromLink(location.hash, begin.presets, begin.policy);
   ({ preset } = found);
-  opens = preset.opens;
+  opens = found.place;
   note = found.problem && found.problem + " ";
   const hasCode = found.settings.code !== begin.policy;
   editor.code = hasCode ? found.settings.code : kept ?? begin.policy;
@@ -163,5 +164,9 @@ const fold = isOpen => {
   $("fold").textContent = isOpen ? "«" : "»";
 };
 $("fold").addEventListener("click", () => fold($("play-panel").classList.contains("folded")));
+whenMoved(() => {
+  clearTimeout(moving);
+  moving = setTimeout(keepAddress, PAUSE);
+});
 addEventListener("hashchange", open);
 await open();

@@ -60,9 +60,16 @@ function choose(name, step) {
   show(indexOf(step));
 }
 
+let moved = () => {};
+/** Call a function after each move of the playhead. */
+export function whenMoved(call) { moved = call; }
+/** What is shown: { engine, step }. */
+export const place = () => reply && { engine: shown, step: wanted };
+
 whenShown = frame => {
   wanted = frame.step;
   timeline.mark(shown, frame.step);
+  moved();
 };
 
 const unit = text => text && `<small>${text}</small>`;
