@@ -15,7 +15,7 @@ from minivllm.course.playground.presets import PRESETS
 from minivllm.course.playground.server import PlaygroundServer
 
 pytestmark = pytest.mark.browser
-WIDTHS = (400, 1180, 1920)
+WIDTHS = (400, 800, 1180, 1440, 1920)
 FAULTS = (Path(__file__).parents[1] / "page_layout.js").read_text()
 SECONDS = 30_000  # milliseconds
 HEAD = "from minivllm.scheduling.policies import SchedulingPolicy\nclass P(SchedulingPolicy):\n    "
@@ -55,15 +55,26 @@ def play(page):
     page.set_viewport_size({"width": 1180, "height": 900})
     page.emulate_media(color_scheme="light")
     page.click("#tab-play")
-    page.click(f"text={PRESETS[0]['title']}")
-    wait_for_results(page)
+    choose(page, "own-policy")  # so that the first one is a change
+    page.evaluate("localStorage.removeItem('minivllm-policy')")
+    choose(page, "decode-stall")
     expect(page.locator("#error")).to_be_hidden()
-    page.check("[name=which][value=A]")
+    page.click("#dock-step")
+    expect(page.locator("#step")).to_have_text("step 7 of 44", timeout=SECONDS)
     return page
 
 
+def choose(page, preset):
+    page.select_option("#presets", preset)
+    wait_for_results(page)
+
+
+def all_settings(page):
+    page.evaluate("document.getElementById('settings-part').open = true")
+
+
 def wait_for_results(page):
-    expect(page.locator("#results")).not_to_have_attribute("aria-busy", "true", timeout=SECONDS)
+    expect(page.locator("#centre")).not_to_have_attribute("aria-busy", "true", timeout=SECONDS)
 
 
 def expect(locator):
@@ -72,14 +83,16 @@ def expect(locator):
     return expect(locator)
 
 
-def number(page, title, name="A"):
+def number(page, title, name="1"):
     card = page.locator("#numbers div", has_text=title)
-    return card.locator("dd", has=page.locator(f".run-{name}")).inner_text().split()[1]
+    return card.locator("dd", has=page.locator(f".run-{name}")).text_content().split()[1]
 
 
 def write_policy(page, body):
-    if page.input_value("[data-engine=A] [data-key=policy]") != "yours":
-        page.select_option("[data-engine=A] [data-key=policy]", "yours")
+    setting = '#settings [data-engine="1"] [data-key=policy]'
+    if page.input_value(setting) != "yours":
+        all_settings(page)
+        page.select_option(setting, "yours")
         wait_for_results(page)
     page.fill("#policy textarea", HEAD + body)
     page.click("#policy button")
@@ -93,32 +106,31 @@ def test_python_is_there_in_time(page):
     assert page.locator("#chart svg").is_visible()
 
 
-def test_a_change_redraws_in_time(play):
-    """Thirty requests, two runs; the change of a control until the timeline is another one."""
-    play.fill("[data-key=num_requests]", "30")
-    play.press("[data-key=num_requests]", "Enter")
-    expect(play.locator("#chart svg")).to_have_attribute("aria-label", re.compile("30 sequences"))
-    play.evaluate(
-        """() => new MutationObserver(() => { window.redrawn = performance.now(); })
-        .observe(document.getElementById("chart"), { childList: true })"""
-    )
-    seconds = []
-    for budget in (600, 700, 800):
-        begun = play.evaluate(
-            """budget => {
-              const input = document.querySelector(
-                "[data-engine=B] [data-key=max_num_batched_tokens]");
-              input.value = budget;
-              window.redrawn = 0;
-              const begun = performance.now();
-              input.dispatchEvent(new Event("change", { bubbles: true }));
-              return begun;
+def test_a_slider_redraws_while_it_is_dragged(play):
+    """Thirty requests: each move of the slider draws another timeline, without a click."""
+    all_settings(play)
+    play.fill("#settings [data-key=num_requests]", "30")
+    play.press("#settings [data-key=num_requests]", "Enter")
+    chart = play.locator("#chart svg.rows")
+    expect(chart).to_have_attribute("aria-label", re.compile("30 requests"), timeout=SECONDS)
+    slider = play.locator('#sliders [data-engine="2"] [data-key=max_num_batched_tokens]')
+    seen = {chart.get_attribute("aria-label")}
+    for budget in (200, 300, 400):
+        slider.evaluate(
+            """(slider, budget) => {
+              slider.value = budget;
+              slider.dispatchEvent(new Event("input", { bubbles: true }));
             }""",
             budget,
         )
-        play.wait_for_function("() => window.redrawn", timeout=SECONDS)
-        seconds.append((play.evaluate("window.redrawn") - begun) / 1000)
-    assert min(seconds) < 1
+        label = re.compile(f"token budget {budget}, .*30 requests")
+        expect(chart).to_have_attribute("aria-label", label, timeout=SECONDS)
+        seen.add(chart.get_attribute("aria-label"))
+    assert len(seen) == 4
+    assert (
+        int(play.input_value('#settings [data-engine="2"] [data-key=max_num_batched_tokens]'))
+        == 400
+    )
 
 
 @pytest.mark.parametrize("width", WIDTHS)
@@ -127,9 +139,7 @@ def test_layout_and_accessibility(play, width):
     found = []
     for step in ("play", "yours", "lab", "quiz", "exercises"):
         if step == "yours":
-            play.click("text=A policy of yours")
-            expect(play.locator("#policy textarea")).to_be_visible()
-            wait_for_results(play)
+            choose(play, "own-policy")
         else:
             play.click(f"#tab-{step}")
             play.locator(f"#{step}-panel :is(svg, textarea, fieldset)").first.wait_for()
@@ -137,69 +147,220 @@ def test_layout_and_accessibility(play, width):
             play.emulate_media(color_scheme=scheme)
             play.wait_for_timeout(60)
             found += [f"{step}, {scheme}: {fault}" for fault in play.evaluate(FAULTS)]
-            if width == WIDTHS[0]:  # the same elements at each width
+            if width in (WIDTHS[0], WIDTHS[-1]):  # at the others the elements are the same
                 found += [f"{step}, {scheme}: {fault}" for fault in serious(play)]
     assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("preset", [each["name"] for each in PRESETS])
+def test_the_timeline_is_drawn_for_its_width(play, preset, width):
+    play.set_viewport_size({"width": width, "height": 900})
+    choose(play, preset)
+    assert play.evaluate("$('chart').scrollWidth <= $('chart').clientWidth")
+    smallest = play.evaluate(
+        """() => Math.min(...[...document.querySelectorAll("#chart text")].map(text =>
+          parseFloat(getComputedStyle(text).fontSize) * text.getScreenCTM().a))"""
+    )
+    assert smallest >= 11
+    left = "document.querySelector('#chart .letter').getBoundingClientRect().right"
+    at = play.evaluate(left)
+    play.locator("#chart").focus()
+    for _ in range(4):
+        play.keyboard.press("w")
+    assert play.evaluate(left) == pytest.approx(at)  # names stay where they are
+    play.keyboard.press("d")
+    for _ in range(6):
+        play.keyboard.press("s")
+    assert play.locator("#chart .letter").count() > 4
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_the_dock_is_always_in_view(play, width):
+    play.set_viewport_size({"width": width, "height": 900})
+    for pane in ("pool", "tables", "numbers", "step"):
+        play.click(f"#dock-{pane}")
+        box = play.locator(f"#{pane}-pane").bounding_box()
+        assert 0 <= box["y"] < box["y"] + box["height"] <= 900
+        chart = play.locator("#chart").bounding_box()
+        assert chart["y"] + 150 < box["y"]  # the timeline is seen beside it
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_every_stop_of_the_keyboard_has_a_name(play, width):
+    play.set_viewport_size({"width": width, "height": 900})
+    nameless = """() => {
+      const el = document.activeElement;
+      if (el === document.body) return null;
+      const labels = [...(el.labels ?? [])].map(label => label.textContent).join(" ");
+      const by = (el.getAttribute("aria-labelledby") ?? "").split(" ").map(id =>
+        document.getElementById(id)?.textContent ?? "").join(" ");
+      const name = [el.getAttribute("aria-label"), by, labels, el.textContent].join(" ").trim();
+      return [el.outerHTML.slice(0, 80), name];
+    }"""
+    play.locator(".logo").focus()
+    stops = []
+    while (stop := play.evaluate(nameless)) is not None and len(stops) < 60:
+        stops.append(stop)
+        play.keyboard.press("Tab")
+    assert len(stops) > 15
+    assert [html for html, name in stops if not name] == []
+
+
+def test_a_disabled_control_looks_otherwise(play):
+    all_settings(play)
+    play.uncheck("#with-2")
+    off = '#settings [data-engine="2"] [data-key=num_blocks]'
+    look = "(input) => getComputedStyle(input).opacity"
+    assert play.locator(off).evaluate(look) != play.locator(off.replace("2", "1", 1)).evaluate(look)
+    expect(play.locator("#sliders")).to_contain_text("One engine")
 
 
 # -- playing ---------------------------------------------------------------------------------------
 
 
+def test_the_two_numbers_of_the_lesson_are_on_top(play):
+    said = [" ".join(dd.split()) for dd in play.locator("#focus dd").all_inner_texts()]
+    assert said == ["254 → 30.2 ms", "220 → 232 ms"]
+    choose(play, "thrashing")
+    expect(play.locator("#focus dd").first).to_have_text(re.compile("^13 → 0"), timeout=SECONDS)
+
+
+def test_each_preset_opens_at_its_own_step(play):
+    for preset in PRESETS:
+        choose(play, preset["name"])
+        opens = preset["opens"]
+        step = re.compile(f"^step {opens['step']} of")
+        expect(play.locator("#step")).to_have_text(step, timeout=SECONDS)
+        assert play.is_checked(f'[name=which][value="{opens["engine"]}"]')
+
+
 def test_two_runs_have_one_scale_and_the_slider_shows_a_step_of_either(play):
-    assert float(number(play, "ITL, worst")) > 5 * float(number(play, "ITL, worst", "B"))
+    assert float(number(play, "ITL, worst")) > 5 * float(number(play, "ITL, worst", "2"))
     play.press("#slider", "Home")
     assert play.text_content("#step").startswith("step 0 of 44")
     play.keyboard.press("ArrowRight")
     assert play.text_content("#step").startswith("step 1 of 44")
-    play.check("[name=which][value=B]")
+    play.check('[name=which][value="2"]')
     assert play.text_content("#step").startswith("step 1 of 51")
     now = [float(play.get_attribute("#now", name)) for name in ("y", "height")]
-    play.check("[name=which][value=A]")
-    assert float(play.get_attribute("#now", "y")) + now[1] <= now[0]  # above the one of B
+    play.check('[name=which][value="1"]')
+    assert float(play.get_attribute("#now", "y")) + now[1] <= now[0]  # above the one of 2
     play.click("#play")
     expect(play.locator("#step")).to_have_text(re.compile("step [2-9] of"), timeout=SECONDS)
     play.click("#play")
 
 
 def test_a_click_on_the_timeline_shows_that_step(play):
-    box = play.locator("#chart svg").bounding_box()
-    play.locator("#chart svg").click(position={"x": box["width"] * 0.4, "y": box["height"] * 0.8})
-    assert play.is_checked("[name=which][value=B]")
+    box = play.locator("#chart").bounding_box()
+    play.locator("#chart").click(position={"x": box["width"] * 0.4, "y": box["height"] * 0.8})
+    assert play.is_checked('[name=which][value="2"]')
     step = int(play.text_content("#step").split()[1])
     assert 5 < step < 25
+    play.click("#dock-tables")
     assert play.locator("#tables > li").count() > 3
 
 
-def test_a_policy_changes_the_run(play):
-    play.click("text=A policy of yours")
-    expect(play.locator("#policy textarea")).to_be_visible()
-    expect(play.locator("#steps-part #step")).to_have_text(re.compile("of 149"), timeout=SECONDS)
-    before = number(play, "TTFT, median", "B")
+def test_hover_tells_step_tokens_and_blocks(play):
+    row = play.locator("#chart .letter", has_text="E").first.bounding_box()
+    play.mouse.move(row["x"] + 300, row["y"] + 5)
+    said = play.locator("#chart .tip").inner_text()
+    assert re.match(
+        r"step 7 · 220 ms\ntokens: 4000 of 8192\nblocks: \d+ of 99\nE 4: prefill of 4000", said
+    )
+
+
+def test_wheel_and_keys_zoom(play):
+    cells = "(a => a ? a.getBoundingClientRect().width : 0)(document.querySelector('#now'))"
+    wide = play.evaluate(cells)
+    box = play.locator("#chart").bounding_box()
+    play.mouse.move(box["x"] + box["width"] / 3, box["y"] + 60)
+    play.keyboard.down("Control")
+    play.mouse.wheel(0, -200)
+    play.keyboard.up("Control")
+    assert play.evaluate(cells) > 1.3 * wide
+    for _ in range(5):
+        play.keyboard.press("s")
+    assert play.evaluate(cells) == pytest.approx(wide, rel=0.01)
+
+
+def test_the_rail_folds(play):
+    wide = play.locator("#chart").bounding_box()["width"]
+    play.click("#fold")
+    expect(play.locator("#lesson")).to_be_hidden()
+    assert play.locator("#chart").bounding_box()["width"] > wide + 150
+    play.click("#fold")
+    expect(play.locator("#lesson")).to_be_visible()
+
+
+def test_a_policy_is_run_soon_after_the_last_key(play):
+    choose(play, "own-policy")
+    expect(play.locator("#step")).to_have_text(re.compile("of 154"), timeout=SECONDS)
+    before = number(play, "TTFT, median", "2")
     code = play.input_value("#policy textarea")
     play.fill("#policy textarea", code.replace("request.sampling", "-request.sampling"))
-    play.press("#policy textarea", "Control+Enter")
-    expect(play.locator("#numbers div", has_text="TTFT, median")).not_to_contain_text(before)
-    assert float(number(play, "TTFT, median", "B")) > 2 * float(before)
+    play.clock.run_for(600)
+    expect(play.locator("#focus dd").first).not_to_contain_text(before, timeout=SECONDS)
+    assert float(number(play, "TTFT, median", "2")) > 2 * float(before)
 
 
-def test_the_link_holds_the_whole_setting(play, site):
-    play.click("text=A policy of yours")
-    play.fill("[data-engine=A] [data-key=max_num_seqs]", "3")
-    play.fill("#policy textarea", play.input_value("#policy textarea") + "# grüße\n")
-    play.uncheck("[data-engine=B] [data-key=enable_prefix_caching]")
+def test_what_a_policy_prints_has_a_height(play):
+    write_policy(play, "def key(self, request):\n        print('here')\n        return 0")
+    said = play.locator("#policy .said")
+    expect(said).to_contain_text("here\nhere", timeout=SECONDS)
+    size = said.evaluate("said => parseFloat(getComputedStyle(said).fontSize)")
+    assert said.bounding_box()["height"] <= 12.5 * size
+
+
+def test_a_short_link_holds_the_whole_setting(play):
+    slider = '#sliders [data-engine="2"] [data-key=max_num_batched_tokens]'
+    play.locator(slider).fill("700")
     play.click("#copy-link")
+    assert len(play.url) < 200
+    choose(play, "own-policy")
+    all_settings(play)
+    play.fill('#settings [data-engine="1"] [data-key=max_num_seqs]', "3")
+    play.fill("#policy textarea", play.input_value("#policy textarea") + "# grüße\n")
+    play.uncheck('#settings [data-engine="2"] [data-key=enable_prefix_caching]')
+    play.click("#copy-link")
+    expect(play.locator("#copied")).not_to_be_empty()
     link, code = play.url, play.input_value("#policy textarea")
+    play.evaluate("localStorage.clear()")
     play.goto("about:blank")
     play.goto(link)
     # its policy is not run before the reader says so
     expect(play.locator("#error")).to_contain_text("This link brings a policy")
     assert play.input_value("#policy textarea") == code
-    assert play.input_value("[data-engine=A] [data-key=max_num_seqs]") == "3"
-    assert not play.is_checked("[data-engine=B] [data-key=enable_prefix_caching]")
+    assert play.input_value('#settings [data-engine="1"] [data-key=max_num_seqs]') == "3"
+    assert not play.is_checked('#settings [data-engine="2"] [data-key=enable_prefix_caching]')
     assert play.locator("#chart svg").count() == 0
     play.click("#policy button")
-    play.locator("#chart svg").wait_for(timeout=SECONDS)
+    play.locator("#chart svg").first.wait_for(timeout=SECONDS)
     expect(play.locator("#error")).to_be_hidden()
+
+
+def test_a_reload_loses_nothing(play):
+    choose(play, "own-policy")
+    mine = play.input_value("#policy textarea") + "# mine\n"
+    expect(play.locator("#step")).to_have_text(re.compile("of 154"), timeout=SECONDS)
+    play.press("#slider", "Home")
+    play.fill("#policy textarea", mine)  # not run
+    play.click("#tab-lab")
+    play.fill("#lab-editor textarea", "x = 5")
+    play.click("#tab-quiz")
+    play.select_option("#quiz-chapter", "06")
+    expect(play.locator("#questions fieldset")).to_have_count(5)
+    play.reload()
+    expect(play.locator("#quiz-panel")).to_be_visible()
+    assert play.input_value("#quiz-chapter") == "06"
+    assert play.input_value("#policy textarea") == mine
+    assert play.input_value("#presets") == "own-policy"
+    expect(play.locator("#step")).to_have_text(re.compile("^step 0 of"), timeout=SECONDS)
+    play.click("#tab-lab")
+    expect(play.locator("#lab-editor textarea")).to_have_value("x = 5")
+    play.evaluate("localStorage.clear()")
+    play.reload()
+    play.locator("#python.ready").wait_for(timeout=SECONDS)
 
 
 # -- bad input: a sentence, and the page goes on ---------------------------------------------------
@@ -208,10 +369,11 @@ def test_the_link_holds_the_whole_setting(play, site):
 @pytest.mark.parametrize(
     ("fragment", "error"),
     [
-        ("#num_requests=abc", "num_requests must be a whole number from 1 to 60, got 'abc'."),
-        ("#A.num_blocks=99999", "num_blocks must be a whole number from 2 to 1,000, got 99999."),
-        ("#A.policy=best", "policy must be fcfs or"),
-        ("#A.enable_prefix_caching=maybe", "enable_prefix_caching must be true or false"),
+        ("#num_requests=abc", "requests must be a whole number from 1 to 60, got 'abc'."),
+        ("#1.num_blocks=99999", "blocks must be a whole number from 2 to 1,000, got 99999."),
+        ("#1.policy=best", "policy must be fcfs or"),
+        ("#2.enable_prefix_caching=maybe", "prefix caching must be true or false"),
+        ("#min_prompt=200", "shortest prompt must be at most longest prompt=80, got 200."),
         ("#speed=3&__proto__=1", "does not know: speed, __proto__"),
         ("#code=%25%25", "The code in this link is damaged"),
         ("#tab=nowhere&chapter=x", ""),
@@ -219,11 +381,15 @@ def test_the_link_holds_the_whole_setting(play, site):
 )
 def test_a_broken_link(play, fragment, error):
     play.evaluate("fragment => { location.hash = fragment; }", fragment)
-    expect(play.locator("#error")).to_contain_text(error)
-    play.fill("[data-key=num_requests]", "5")
-    play.click(f"text={PRESETS[2]['title']}")
+    at_field = " must " in error
+    said = play.locator("#what-is-wrong" if at_field else "#error")
+    expect(said).to_contain_text(error, timeout=SECONDS)
+    assert play.locator("#rail [aria-invalid=true]").count() >= at_field
+    assert play.locator("#error").is_visible() == (not at_field and error != "")  # said once
+    choose(play, "shared-table")
     expect(play.locator("#lesson")).to_contain_text("one table")
     expect(play.locator("#error")).to_be_hidden()
+    expect(play.locator("#what-is-wrong")).to_have_count(0)
 
 
 @pytest.mark.parametrize(
@@ -237,8 +403,8 @@ def test_a_broken_link(play, fragment, error):
 def test_a_policy_that_fails_is_said_at_its_line(play, body, error, line):
     write_policy(play, body)
     said = play.locator("#policy .said")
-    expect(said).to_contain_text(f"Line {line}: {error}" if line else error)
-    expect(play.locator("#error")).to_contain_text(error)
+    expect(said).to_contain_text(f"Line {line}: {error}" if line else error, timeout=SECONDS)
+    expect(play.locator("#error")).to_be_hidden()  # it is said once
     assert play.locator("#policy .mark").is_visible() == (line is not None)
     assert play.locator("#policy .bad").all_text_contents() == ([str(line)] if line else [])
     write_policy(play, "pass")
@@ -250,6 +416,7 @@ def test_a_policy_that_fails_is_said_at_its_line(play, body, error, line):
 def test_a_policy_that_never_ends_is_stopped(play, way):
     write_policy(play, "def key(self, request):\n        while True: pass")
     play.locator("#stop").wait_for()
+    expect(play.locator("#policy .said")).to_be_empty()  # no old error, while it runs
     if way == "button":
         play.click("#stop")
     else:
@@ -330,10 +497,11 @@ def test_the_local_python_takes_the_workers_place(chromium):
     thread.start()
     page = chromium.new_page(viewport={"width": 1180, "height": 900})
     page.goto(server.url)
-    page.fill("[data-key=num_requests]", "5")
-    page.press("[data-key=num_requests]", "Enter")
-    label = re.compile("5 sequences")
-    expect(page.locator("#chart svg")).to_have_attribute("aria-label", label, timeout=SECONDS)
+    all_settings(page)
+    page.fill("#settings [data-key=num_requests]", "5")
+    page.press("#settings [data-key=num_requests]", "Enter")
+    label = re.compile("5 requests")
+    expect(page.locator("#chart svg.rows")).to_have_attribute("aria-label", label, timeout=SECONDS)
     write_policy(page, "def key(self, request):\n        while True: pass")
     page.click("#stop")
     expect(page.locator("#error")).to_contain_text("Stopped.", timeout=SECONDS)

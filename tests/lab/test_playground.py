@@ -10,14 +10,13 @@ import subprocess
 import sys
 import threading
 import zipfile
-from itertools import pairwise
 
 import pytest
 
 from minivllm.course.ch05.lab_schedule import schedule
 from minivllm.course.playground import learn
 from minivllm.course.playground.answer import answer
-from minivllm.course.playground.begin import begin
+from minivllm.course.playground.begin import begin, questions
 from minivllm.course.playground.build import zip_package
 from minivllm.course.playground.presets import POLICY, PRESETS
 from minivllm.course.playground.server import PlaygroundServer
@@ -32,7 +31,7 @@ def ask(call, **fields):
 
 
 def run(workload=None, engines=None, **fields):
-    return ask("run", workload=workload or {}, engines=engines or {"A": {}}, **fields)
+    return ask("run", workload=workload or {}, engines=engines or {"1": {}}, **fields)
 
 
 def numbers(reply, name):
@@ -43,8 +42,8 @@ def numbers(reply, name):
 
 def preset(name):
     (found,) = (each for each in PRESETS if each["name"] == name)
-    reply = run(found["workload"], found["engines"], axis=found["axis"], source=POLICY)
-    return numbers(reply, "A"), numbers(reply, "B")
+    reply = run(found["workload"], found["engines"], source=POLICY)
+    return numbers(reply, "1"), numbers(reply, "2")
 
 
 # -- the lessons of the presets are true -----------------------------------------------------------
@@ -91,34 +90,59 @@ def test_the_shortest_answer_first_is_good_for_most():
 # -- figures ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("axis", ["steps", "seconds"])
-def test_columns_are_those_of_the_timeline(axis):
-    """A prefill's cell is as wide as its step: each run's first column begins where cells do."""
-    reply = run({}, {"A": {}, "B": {"max_num_seqs": 2}}, axis=axis)
-    (x,) = re.findall(r'data-x="([\d.]+)"', reply["svg"])
-    (narrowest,) = re.findall(r'data-step="([\d.]+)"', reply["svg"])
-    right = float(re.search(r'width="([\d.]+)"', reply["svg"])[1])
-    for told in reply["runs"].values():
-        columns = told["columns"]
-        assert columns[0] == float(x)
-        assert len(columns) == len(told["run"]["frames"]) + 1
-        widths = [b - a for a, b in pairwise(columns)]
-        assert min(widths) >= float(narrowest) - 0.02
-        assert columns[-1] < right
+def test_the_timeline_is_that_of_the_run():
+    """Its rows, decoded as the page does it, add up to the tokens that the steps computed."""
+    reply = run({}, {"1": {}, "2": {"max_num_seqs": 2}})
+    frames = ask("steps", workload={}, engines={"1": {}, "2": {"max_num_seqs": 2}})["runs"]
+    for name, told in reply["runs"].items():
+        timeline = told["timeline"]
+        (_, _, tokens, budget), (_, _, blocks, usable) = timeline["lanes"]
+        assert len(timeline["ms"]) == len(tokens) == len(frames[name]["frames"])
+        assert (budget, usable) == (256, 119)
+        computed = [0] * len(tokens)
+        for first, kinds, prefills, *_ in timeline["rows"]:
+            left = iter(prefills)
+            for step, kind in enumerate(kinds, first):
+                if kind in "pd":
+                    computed[step] += next(left) if kind == "p" else 1
+            assert next(left, None) is None
+        assert computed == tokens
+        assert max(blocks) == numbers(reply, name)["blocks at the peak"]
+        assert sum(timeline["ms"]) <= numbers(reply, name)["total time"] + 1
+
+
+def test_a_preemption_is_in_the_timeline():
+    reply = run(CROWD, {"1": {"num_blocks": 30, "enable_prefix_caching": False}})
+    rows = reply["runs"]["1"]["timeline"]["rows"]
+    steps = [step for row in rows for step in row[3]]
+    assert len(steps) == numbers(reply, "1")["preemptions"] > 0
+    assert all(kinds[step - first] == "w" for first, kinds, _, out, _ in rows for step in out)
+
+
+def test_a_preset_opens_at_what_its_lesson_is_about():
+    """The step exists, its numbers are there; and where the lesson says so, something happens."""
+    for found in PRESETS:
+        reply = run(found["workload"], found["engines"], source=POLICY)
+        opens = found["opens"]
+        timeline = reply["runs"][opens["engine"]]["timeline"]
+        assert opens["step"] < len(timeline["ms"])
+        assert set(found["numbers"]) <= {title for title, *_ in reply["runs"]["1"]["numbers"]}
+        preempted = any(opens["step"] in row[3] for row in timeline["rows"])
+        assert preempted == (found["name"] in ("thrashing", "swap"))
 
 
 def test_a_request_has_a_row_with_its_numbers():
-    reply = run({**CROWD, "shared_prefix": 100}, {"A": {"max_num_seqs": 4}})
-    rows = reply["runs"]["A"]["requests"]
+    reply = run({**CROWD, "shared_prefix": 100}, {"1": {"max_num_seqs": 4}})
+    rows = reply["runs"]["1"]["requests"]
     assert [row[0] for row in rows] == list(range(20))
     assert {row[2] for row in rows} == {0}
     assert all(float(ttft) <= float(end) for *_, ttft, end, _ in rows)
-    assert sum(row[5] for row in rows) == numbers(reply, "A")["cache hits"] > 0
+    assert sum(row[5] for row in rows) == numbers(reply, "1")["cache hits"] > 0
 
 
 def test_a_policy_that_knows_priorities_gets_some():
-    reply = run(CROWD, {"A": {"policy": "priority", "max_num_seqs": 2}})
-    rows = reply["runs"]["A"]["requests"]
+    reply = run(CROWD, {"1": {"policy": "priority", "max_num_seqs": 2}})
+    rows = reply["runs"]["1"]["requests"]
     by_end = [row[2] for row in sorted(rows, key=lambda row: float(row[6]))]  # by TTFT
     assert by_end == sorted(by_end)
     assert set(by_end) == {0, 1, 2}
@@ -127,20 +151,21 @@ def test_a_policy_that_knows_priorities_gets_some():
 def test_a_window_makes_room_and_its_retention_decides_what_is_found():
     chats = {"num_requests": 8, "shared_prefix": 400, "min_prompt": 20, "max_prompt": 60}
     kept = {"sliding_window": 64, "prefix_cache_retention_interval": 16}
-    reply = run(chats, {"A": {"sliding_window": 64}, "B": kept})
-    frames = reply["runs"]["A"]["run"]["frames"]
-    assert [g["name"] for g in reply["runs"]["A"]["run"]["groups"]] == ["window 64", "full"]
+    reply = run(chats, {"1": {"sliding_window": 64}, "2": kept})
+    stepped = ask("steps", workload=chats, engines={"1": {"sliding_window": 64}})["runs"]["1"]
+    frames = stepped["frames"]
+    assert [g["name"] for g in stepped["groups"]] == ["window 64", "full"]
     assert any(0 in row[5] for frame in frames for row in frame["rows"] if row[5])
-    names = [title for title, *_ in reply["runs"]["A"]["numbers"]]
+    names = [title for title, *_ in reply["runs"]["1"]["numbers"]]
     (hits,) = (name for name in names if name.startswith("cache hits"))
     assert hits == "cache hits (windows keep only the ends of prompts)"
-    assert 0 < numbers(reply, "A")[hits] < numbers(reply, "B")[hits]
+    assert 0 < numbers(reply, "1")[hits] < numbers(reply, "2")[hits]
     # the same memory has twice the blocks, if each is of half the layers
     crowd = {"num_requests": 12, "arrivals": "together", "min_prompt": 300, "max_prompt": 300}
     plain = {"num_blocks": 100, "enable_prefix_caching": False, "max_num_seqs": 12}
     half = plain | {"num_blocks": 199, "sliding_window": 64}
-    reply = run(crowd, {"A": plain, "B": half})
-    assert numbers(reply, "B")["total time"] < 0.9 * numbers(reply, "A")["total time"]
+    reply = run(crowd, {"1": plain, "2": half})
+    assert numbers(reply, "2")["total time"] < 0.9 * numbers(reply, "1")["total time"]
 
 
 # -- bad input is a sentence -----------------------------------------------------------------------
@@ -154,20 +179,20 @@ def test_a_window_makes_room_and_its_retention_decides_what_is_found():
         ({"arrivals": "never"}, {}, "arrivals must be together or evenly or randomly, got 'never'"),
         ({"min_prompt": 200}, {}, "min_prompt must be at most max_prompt=120, got 200."),
         ({"speed": 1}, {}, "the workload has no argument 'speed'"),
-        ({}, {"num_blocks": 1}, "engine A's num_blocks must be a whole number from 2 to"),
+        ({}, {"num_blocks": 1}, "engine 1's num_blocks must be a whole number from 2 to"),
         ({}, {"num_blocks": True}, "num_blocks must be a whole number from 2 to 1,000, got True."),
-        ({}, {"sliding_window": -1}, "engine A's sliding_window must be a whole number from 0 to"),
-        ({}, {"sliding_window": 64.0}, "engine A's sliding_window must be a whole number from 0"),
+        ({}, {"sliding_window": -1}, "engine 1's sliding_window must be a whole number from 0 to"),
+        ({}, {"sliding_window": 64.0}, "engine 1's sliding_window must be a whole number from 0"),
         (
             {},
             {"prefix_cache_retention_interval": 16},
-            "engine A's prefix_cache_retention_interval must be 0 without a sliding window: then "
+            "engine 1's prefix_cache_retention_interval must be 0 without a sliding window: then "
             "every full block is kept, got 16.",
         ),
         (
             {},
             {"sliding_window": 64, "prefix_cache_retention_interval": 24},
-            "engine A's prefix_cache_retention_interval must be a multiple of block_size=16, got",
+            "engine 1's prefix_cache_retention_interval must be a multiple of block_size=16, got",
         ),
         ({}, {"policy": "best"}, "policy must be fcfs or priority or"),
         ({}, {"enable_prefix_caching": 1}, "enable_prefix_caching must be true or false, got 1."),
@@ -177,7 +202,7 @@ def test_a_window_makes_room_and_its_retention_decides_what_is_found():
     ],
 )  # fmt: skip
 def test_a_setting_out_of_range(workload, engine, error):
-    reply = run(workload, {"A": engine})
+    reply = run(workload, {"1": engine})
     assert error in reply["error"]
     assert "line" not in reply
 
@@ -195,28 +220,28 @@ def test_a_setting_out_of_range(workload, engine, error):
     ],
 )
 def test_a_policy_that_does_not_work(body, error, line):
-    reply = run(CROWD, {"A": YOURS}, source=HEAD + body)
+    reply = run(CROWD, {"1": YOURS}, source=HEAD + body)
     assert error in reply["error"]
     assert reply["line"] == line
 
 
 def test_what_a_policy_prints_is_told_but_not_without_end():
     body = "def may_admit(self, running):\n        print(len(running))\n        return True"
-    reply = run(CROWD, {"A": YOURS}, source=HEAD + body)
+    reply = run(CROWD, {"1": YOURS}, source=HEAD + body)
     assert reply["printed"].startswith("0\n")
-    reply = run(CROWD, {"A": YOURS}, source=HEAD + body.replace("len(running)", "'x' * 3000"))
+    reply = run(CROWD, {"1": YOURS}, source=HEAD + body.replace("len(running)", "'x' * 3000"))
     assert 3000 < len(reply["printed"]) < 7100
 
 
 def test_code_without_a_policy():
-    reply = run(CROWD, {"A": YOURS}, source=HEAD.splitlines()[0])
+    reply = run(CROWD, {"1": YOURS}, source=HEAD.splitlines()[0])
     assert reply["error"] == "define a class that extends SchedulingPolicy."
 
 
 def test_a_run_that_goes_on_and_on():
     workload = {**CROWD, "num_requests": 60, "min_output": 100, "max_output": 100}
-    reply = run(workload, {"A": {"max_num_seqs": 1}})
-    assert re.match(r"Engine A: after 3,000 steps \d+ of 60 requests are not done", reply["error"])
+    reply = run(workload, {"1": {"max_num_seqs": 1}})
+    assert re.match(r"Engine 1: after 3,000 steps \d+ of 60 requests are not done", reply["error"])
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"call": "exec"}', '{"call": ["run"]}'])
@@ -301,14 +326,18 @@ for name in learn.LABS:
 
 
 def test_what_is_asked_is_there_before_python():
-    """The page's first file has the tasks, the quizzes and the exercises of seed 0."""
-    asked = begin()
+    """A file of the page has the tasks, the quizzes and the exercises of seed 0."""
+    asked = questions()
     names = [name for _, kinds in asked["chapters"] for name in kinds]
     assert list(asked["exercises"]) == names
     assert asked["exercises"]["ch05.batching"] == ask("exercise", name="ch05.batching", seed=0)
     assert asked["quizzes"].keys() == dict(asked["chapters"]).keys()
     assert asked["tasks"].keys() == asked["labs"].keys()
     assert "def my_schedule(" in asked["tasks"]["schedule"]["stub"]
+
+
+def test_what_the_page_needs_at_first_is_small():
+    assert len(json.dumps(begin(), separators=(",", ":"))) < 60_000
 
 
 def test_every_lab_and_exercise_of_the_page_needs_no_torch():
@@ -327,10 +356,10 @@ def test_the_zip_is_enough_and_has_no_weights(tmp_path):
         "import sys; sys.path[:] = [p for p in sys.path if 'site-packages' not in p]\n"
         f"sys.path.insert(0, {str(tmp_path / 'all')!r})\n"
         "from minivllm.course.playground.answer import answer\n"
-        """print(answer('{"call": "run", "workload": {}, "engines": {"A": {}}}')[:8])"""
+        """print(answer('{"call": "run", "workload": {}, "engines": {"1": {}}}')[:8])"""
     )
     done = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True)
-    assert done.stdout.strip() == '{"svg":"', done.stderr
+    assert done.stdout.strip() == '{"printe', done.stderr
 
 
 # -- the server on this machine --------------------------------------------------------------------
@@ -358,15 +387,15 @@ def post(server, path, body, **headers):
     return got.status, json.loads(text) if got.status == 200 else text
 
 
-RUN = {"request": {"call": "run", "workload": {}, "engines": {"A": {}}}, "seconds": 20}
+RUN = {"request": {"call": "run", "workload": {}, "engines": {"1": {}}}, "seconds": 20}
 ENDLESS = {
-    "call": "run", "workload": {}, "engines": {"A": {"policy": "yours"}},
+    "call": "run", "workload": {}, "engines": {"1": {"policy": "yours"}},
     "source": HEAD + "def key(self, request):\n        print('still')\n        while True: pass",
 }  # fmt: skip
 
 
 def test_the_server_answers_stops_and_goes_on(server):
-    assert "svg" in post(server, "/answer", RUN)[1]
+    assert "runs" in post(server, "/answer", RUN)[1]
     _, reply = post(server, "/answer", {"request": ENDLESS, "seconds": 0.5})
     assert reply == {"error": "Stopped after 0.5 seconds: it did not end.", "stopped": True}
     timer = threading.Timer(0.5, post, [server, "/stop", {}])
@@ -374,7 +403,7 @@ def test_the_server_answers_stops_and_goes_on(server):
     _, reply = post(server, "/answer", {"request": ENDLESS, "seconds": 30})
     assert reply == {"error": "Stopped.", "stopped": True}
     timer.join()
-    assert "svg" in post(server, "/answer", RUN)[1]
+    assert "runs" in post(server, "/answer", RUN)[1]
 
 
 def ask_cell(server, source, seconds=60):

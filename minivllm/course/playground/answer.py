@@ -9,11 +9,12 @@ from typing import Any
 from minivllm.course.playground import learn
 from minivllm.course.playground.cells import cell
 from minivllm.course.playground.readers_code import InReadersCode
-from minivllm.course.playground.run import run
+from minivllm.course.playground.run import run, steps
 from minivllm.utils.validation import check, is_one_of
 
 CALLS: dict[str, Callable[..., dict[str, Any]]] = {
     "run": run,
+    "steps": steps,
     "contents": learn.contents,
     "grade_lab": learn.grade_lab,
     "lab_progress": learn.lab_progress,

@@ -19,13 +19,16 @@ from pathlib import Path
 
 from jinja2 import FileSystemLoader
 
-from minivllm.course.playground.begin import begin
+from minivllm.course.playground.begin import begin, questions
 from minivllm.lab.viz.page.page import environment
 
 PAGE = Path(__file__).parent / "page"
 PACKAGE = Path(__file__).parents[2]
 REPORT = PACKAGE / "lab/viz/page"
-SHARED = ("draw.js", "tokens.css", "draw.css", "stepping.js")
+SHARED = (
+    "tokens.css", "draw.css", "timeline.css", "dock.css",
+    "draw.js", "stepping.js", "theme.js", "timeline.js", "dock.js",
+)  # fmt: skip
 PYODIDE = "pyodide@314.0.7"
 PYODIDE_FILES = (
     "pyodide.mjs", "pyodide.asm.mjs", "pyodide.asm.wasm", "python_stdlib.zip", "pyodide-lock.json",
@@ -58,7 +61,8 @@ def page_files(engine: str) -> dict[str, bytes]:
     files = {path.name: path.read_bytes() for path in paths}
     page = environment(FileSystemLoader(PAGE)).get_template("index.html")
     files["index.html"] = page.render(engine=engine).encode()
-    files["begin.json"] = json.dumps(begin()).encode()
+    for name, content in (("begin", begin()), ("questions", questions())):
+        files[f"{name}.json"] = json.dumps(content, separators=(",", ":")).encode()
     return files
 
 

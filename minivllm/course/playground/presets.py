@@ -13,15 +13,15 @@ from minivllm.scheduling.policies import SchedulingPolicy
 
 
 class ShortestFirst(SchedulingPolicy):
-    """The request with the fewest tokens to draw is admitted next."""
+    """Shortest answers are admitted first."""
 
     def key(self, request):
         return request.sampling_params.max_tokens
 
-    def victim(self, running):  # gives way when the blocks run out
+    def victim(self, running):  # gives its blocks
         return running[-1]
 
-    def may_admit(self, running):  # asked at the beginning of each step
+    def may_admit(self, running):  # in each step
         return True
 '''
 

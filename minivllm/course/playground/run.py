@@ -1,9 +1,11 @@
-"""run: the page's main question. Settings in; figures, numbers and the frames of each step out."""
+"""run: the page's main question. Settings in; numbers, the timeline and the steps' frames out."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import redirect_stdout
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from math import isnan
 from typing import Any
 
@@ -12,67 +14,81 @@ from minivllm.course.playground.serve import serve
 from minivllm.course.playground.settings import YOURS, EngineSettings, Workload, read
 from minivllm.lab.sim.result import percentiles
 from minivllm.lab.viz.draw.palette import owners_of
-from minivllm.lab.viz.draw.step_axis import ROOM, StepAxis
 from minivllm.lab.viz.figures.latency import Latencies, read_latencies
-from minivllm.lab.viz.figures.timeline import compare, timeline
-from minivllm.lab.viz.model.timeline_model import read_history
+from minivllm.lab.viz.model.timeline_model import History, read_history
 from minivllm.lab.viz.model.times import step_milliseconds
-from minivllm.lab.viz.page.page import run_to_json
+from minivllm.lab.viz.page.page import owners_to_json, run_to_json
+from minivllm.lab.viz.page.timeline_data import timeline_to_json
 from minivllm.metrics.loggers import WINDOWS_KEEP_ENDS
 from minivllm.request import Request
 from minivllm.scheduling.livelock import LivelockError
 from minivllm.scheduling.policies import SchedulingPolicy, make_policy
 from minivllm.trace import Trace
-from minivllm.utils.validation import check, is_one_of
+from minivllm.utils.validation import check
 
-AXES = ("steps", "seconds")
+KEPT = 8  # runs
+HITS = "cache hits"
 
 
-def run(
-    workload: Any, engines: Any, axis: str = "steps", source: str | None = None
-) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Served:
+    """What came of one engine: kept for a while, since mostly one of two engines is changed."""
+
+    requests: list[Request]
+    trace: Trace
+    printed: str  # by the policy
+
+    @cached_property
+    def told(self) -> dict[str, Any]:
+        """All that the page shows, but for the steps."""
+        latencies = read_latencies(self.trace, "seconds")
+        history = read_history(self.trace)
+        priorities = {request.request_id: request.priority for request in self.requests}
+        return {
+            "numbers": _numbers(latencies, history),
+            "requests": _rows(latencies, self.trace, priorities),
+            "timeline": {
+                **timeline_to_json(history, step_milliseconds(self.trace, history, "seconds")),
+                "owners": owners_to_json(history.owners),
+            },
+        }
+
+
+def run(workload: Any, engines: Any, source: str | None = None) -> dict[str, Any]:
     """Serve the same requests with one engine or with two.
 
     Args:
         workload: settings of ``Workload``, by name.
-        engines: by the name of a run ("A", "B"), settings of ``EngineSettings``.
-        axis: of the timeline: "steps", or "seconds" as the cost model has them.
+        engines: by the name of a run ("1", "2"), settings of ``EngineSettings``.
         source: of the reader's policy, which an engine's policy "yours" means.
 
-    Returns: "svg" and "alt" of the timeline, "printed" (by the policy), and "runs", by name:
-        "numbers", "requests" (a row each), "run" (what draw.js draws), and "columns", the left edge
-        of each step and the end, in pixels of the SVG.
+    Returns: "printed" (by the policy), and "runs", by name: "numbers", "requests" (a row each), and
+        "timeline" (see ``timeline_to_json``, with its "owners").
 
     Raises:
         ValueError: for a setting that is out of range, or a request that could never run.
         InReadersCode: if the policy cannot be compiled, raises, or does not let all requests end.
     """
-    check(is_one_of(axis, AXES), "axis", axis, " or ".join(AXES))
+    served = _all_served(workload, engines, source)
+    told = {name: each.told for name, each in served.items()}
+    if any(keeps_prompt_ends(EngineSettings(**each)) for each in engines.values()):
+        told = {name: _with_hits_explained(each) for name, each in told.items()}
+    return {"printed": "".join(each.printed for each in served.values()), "runs": told}
+
+
+def steps(workload: Any, engines: Any, source: str | None = None) -> dict[str, Any]:
+    """The steps of the same runs, by name: what draw.js draws. Arguments are those of ``run``."""
+    served = _all_served(workload, engines, source)
+    return {"runs": {name: run_to_json(each.trace) for name, each in served.items()}}
+
+
+def _all_served(workload: Any, engines: Any, source: Any) -> dict[str, Served]:
     check(isinstance(engines, Mapping) and 1 <= len(engines) <= 2, "engines", engines, "one or two")
     wanted = read(Workload, workload, "the workload")
     settings = {
         name: read(EngineSettings, each, f"engine {name}") for name, each in engines.items()
     }
-    with redirect_stdout(Printed()) as printed:
-        served = {name: _serve(wanted, each, source, name) for name, each in settings.items()}
-    traces = {name: trace for name, (_, trace) in served.items()}
-    if len(traces) == 1:
-        figure = timeline(next(iter(traces.values())), clock=axis)
-    else:
-        figure = compare(traces, clock=axis)
-    edges = _columns(traces, axis)
-    hits = "cache hits"
-    if any(keeps_prompt_ends(each) for each in settings.values()):
-        hits += f" ({WINDOWS_KEEP_ENDS})"
-    return {
-        "svg": figure.svg,
-        "alt": figure.alt,
-        "printed": printed.getvalue(),
-        "runs": {
-            name: _told(requests, trace, edges=edges[name], hits=hits)
-            for name, (requests, trace) in served.items()
-        },
-    }
+    return {name: _serve(wanted, each, source, name) for name, each in settings.items()}
 
 
 def policy_of(source: str) -> SchedulingPolicy:
@@ -96,21 +112,18 @@ def policy_of(source: str) -> SchedulingPolicy:
         raise InReadersCode.of(error) from error
 
 
-def _serve(
-    workload: Workload, engine: EngineSettings, source: str | None, name: str
-) -> tuple[list[Request], Trace]:
-    """Make the requests, and serve them with the engine of this name.
+def _serve(workload: Workload, engine: EngineSettings, source: Any, name: str) -> Served:
+    """Serve the requests with the engine of this name.
 
     An error of the reader's policy says its line, any other one the engine.
     """
-    if engine.policy == YOURS:
+    is_own = engine.policy == YOURS
+    if is_own:
         check(isinstance(source, str), "source", source, "the code of your policy")
-        policy = policy_of(source)
-    else:
-        policy = make_policy(engine.policy)
-    requests = workload.requests(bool(policy.uses_priority))
     try:
-        return requests, serve(requests, engine, policy)
+        return _served(workload, engine, source if is_own else None)
+    except InReadersCode:
+        raise
     except BaseException as error:
         found = InReadersCode.of(error)
         if found.line is not None:
@@ -123,56 +136,44 @@ def _serve(
         raise InReadersCode(text, None) from error
 
 
+@lru_cache(maxsize=KEPT)
+def _served(workload: Workload, engine: EngineSettings, source: str | None) -> Served:
+    with redirect_stdout(Printed()) as printed:
+        policy = make_policy(engine.policy) if source is None else policy_of(source)
+        requests = workload.requests(bool(policy.uses_priority))
+        trace = serve(requests, engine, policy)
+    return Served(requests, trace, printed.getvalue())
+
+
 def keeps_prompt_ends(engine: EngineSettings) -> bool:
     """True if a window's blocks can be found only before the ends of prompts."""
     caches = engine.sliding_window and engine.enable_prefix_caching
     return bool(caches) and engine.prefix_cache_retention_interval == 0
 
 
-def _told(requests: list[Request], trace: Trace, edges: list[float], hits: str) -> dict[str, Any]:
-    """All that the page shows of one run, but for its timeline; ``hits`` names the cache hits."""
-    latencies = read_latencies(trace, "seconds")
-    return {
-        "numbers": _numbers(latencies, trace, hits),
-        "requests": _rows(latencies, trace, {r.request_id: r.priority for r in requests}),
-        "run": run_to_json(trace),
-        "columns": edges,
-    }
+def _with_hits_explained(told: dict[str, Any]) -> dict[str, Any]:
+    """The same, with a longer name for the cache hits of windows."""
+    name = f"{HITS} ({WINDOWS_KEEP_ENDS})"
+    numbers = [[name if each[0] == HITS else each[0], *each[1:]] for each in told["numbers"]]
+    return {**told, "numbers": numbers}
 
 
-def _columns(traces: dict[str, Trace], axis: str) -> dict[str, list[float]]:
-    """Left edges of the steps of each run, and its end, as the timeline draws them."""
-    each = {name: step_milliseconds(t, read_history(t), axis) for name, t in traces.items()}
-    if axis == "steps":
-        last = max(trace.num_steps for trace in traces.values()) - 1
-        axes = dict.fromkeys(traces, StepAxis(0, last))
-    else:
-        scale = ROOM / max(map(sum, each.values()))
-        axes = {name: StepAxis(0, len(ms) - 1, ms, scale) for name, ms in each.items()}
-    return {
-        name: [round(axes[name].x(step), 2) for step in range(trace.num_steps)]
-        + [round(axes[name].x(trace.num_steps - 1) + axes[name].width(trace.num_steps - 1), 2)]
-        for name, trace in traces.items()
-    }
-
-
-def _numbers(latencies: Latencies, trace: Trace, hits_name: str) -> list[list[Any]]:
+def _numbers(latencies: Latencies, history: History) -> list[list[Any]]:
     """Name, value and unit of each number; of the latencies, the middle and the worst."""
     found = {name: percentiles(values, (50, 100)) for name, values in latencies.values.items()}
     spans = latencies.spans
     asked = sum(span.num_prompt_tokens for span in spans)
     hits = sum(span.num_cached_tokens for span in spans)
-    history = read_history(trace)
     return [
         ["TTFT, median", _ms(found["TTFT"]["p50"]), "ms"],
         ["TTFT, worst", _ms(found["TTFT"]["p100"]), "ms"],
         ["ITL, median", _ms(found["ITL"]["p50"]), "ms"],
         ["ITL, worst", _ms(found["ITL"]["p100"]), "ms"],
         ["total time", _ms(1000 * max(span.finished_time for span in spans)), "ms"],
-        ["steps", trace.num_steps, ""],
+        ["steps", len(history.steps), ""],
         ["preemptions", history.counts["preempted"], ""],
         ["tokens computed", history.num_computed, ""],
-        [hits_name, f"{hits} of {asked}", "tokens"],
+        [HITS, f"{hits} of {asked}", "tokens"],
         ["blocks at the peak", f"{history.peak_blocks} of {history.num_usable_blocks}", ""],
     ]
 

@@ -1,4 +1,4 @@
-// Controls: the presets and the form, made from the ranges and choices that Python knows.
+// Controls: the presets, sliders for what differs, and the form with all settings.
 const WORKLOAD = [
   ["requests", "num_requests"], ["arrive", "arrivals"], ["every, in ms", "gap"],
   ["prompt tokens", "min_prompt", "max_prompt"], ["output tokens", "min_output", "max_output"],
@@ -32,54 +32,65 @@ const HINTS = {
   seed: "of all that is drawn",
 };
 
+const LABEL = { ...ENGINE, ...Object.fromEntries(WORKLOAD.map(([name, ...keys]) => keys.map(key => [key, name])).flat()),
+  min_prompt: "shortest prompt", max_prompt: "longest prompt", min_output: "shortest output", max_output: "longest output" };
+
 /** An input for a setting: a checkbox, a list of choices, or a number. */
-function control(begin, key, value, label) {
+function control(begin, key, label, range = null) {
   const about = `data-key="${key}" aria-label="${escape(label)}" title="${escape(HINTS[key])}"`;
-  if (typeof value === "boolean") return `<input type="checkbox" ${about}>`;
+  if (key.startsWith("enable_")) return `<input type="checkbox" ${about}>`;
   if (begin.choices[key])
     return `<select ${about}>${begin.choices[key].map(choice =>
       `<option value="${choice}">${choice.replace("_", " ")}</option>`).join("")}</select>`;
-  const [low, high] = begin.ranges[key];
-  return `<input type="number" inputmode="numeric" min="${low}" max="${high}" ${about}>`;
+  const [low, high] = range ?? begin.ranges[key];
+  const type = range ? "range" : "number";
+  return `<input type="${type}" inputmode="numeric" min="${low}" max="${high}" ${about}>`;
 }
 
 export class Controls {
-  /** begin: what Python says of presets, ranges and choices. changed: called after each change. */
-  constructor(begin, changed) {
+  #slid = "";  // settings that have sliders
+
+  /** begin: what Python says of presets, ranges and choices. changed: called after each change.
+   * chosen: called with a preset, before that. */
+  constructor(begin, changed, chosen) {
     this.begin = begin;
-    const { workload, engines: { A } } = begin.presets[0];
+    this.changed = changed;
     $("workload").insertAdjacentHTML("beforeend", WORKLOAD.map(([name, ...keys]) =>
       `<div class="row"><span>${name}</span><span>` + keys.map(key =>
-        control(begin, key, workload[key], HINTS[key])).join(" – ") + "</span></div>").join(""));
+        control(begin, key, HINTS[key])).join(" – ") + "</span></div>").join(""));
     $("engine-rows").innerHTML = Object.keys(ENGINE).map(key =>
-      `<tr><th scope="row" title="${escape(HINTS[key])}">${ENGINE[key]}</th>` + ["A", "B"].map(name =>
-        `<td data-engine="${name}">${control(begin, key, A[key], `${ENGINE[key]}, engine ${name}`)}</td>`)
+      `<tr><th scope="row" title="${escape(HINTS[key])}">${ENGINE[key]}</th>` + ["1", "2"].map(name =>
+        `<td data-engine="${name}">${control(begin, key, `${ENGINE[key]}, engine ${name}`)}</td>`)
         .join("") + "</tr>").join("");
-    $("presets").innerHTML = begin.presets.map((preset, i) =>
-      `<button type="button" data-preset="${i}" aria-pressed="false">${escape(preset.title)}</button>`).join("");
-    $("presets").addEventListener("click", event => {
-      const index = event.target.dataset.preset;
-      if (index === undefined) return;
-      const { workload, engines, axis } = begin.presets[index];
-      this.write({ workload, engines, axis });
+    $("presets").innerHTML = begin.presets.map(({ name, title }) =>
+      `<option value="${name}">${escape(title)}</option>`).join("");
+    $("presets").addEventListener("change", () => {
+      const preset = begin.presets.find(each => each.name === $("presets").value);
+      chosen(preset);
+      this.write(preset);
+      this.showPreset(preset);
       changed();
     });
-    for (const id of ["settings", "axis"]) $(id).addEventListener("change", event => {
+    $("settings").addEventListener("change", event => {
       delete event.target.dataset.given;
+      this.#slide();
       changed();
     });
-    $("settings").addEventListener("submit", event => event.preventDefault());
+    $("sliders").addEventListener("input", event => this.#moved(event.target));
+    for (const id of ["settings", "sliders"]) $(id).addEventListener("submit", event => event.preventDefault());
   }
 
   /** Show these settings. */
   write({ workload, engines, axis }) {
     this.#inputs("#workload").forEach(input => this.#set(input, workload[input.dataset.key]));
-    for (const name of ["A", "B"])
-      this.#inputs(`[data-engine=${name}]`).forEach(input =>
-        this.#set(input, (engines[name] ?? engines.A)[input.dataset.key]));
-    $("with-b").checked = "B" in engines;
+    for (const name of ["1", "2"])
+      this.#inputs(`#settings [data-engine="${name}"]`).forEach(input =>
+        this.#set(input, (engines[name] ?? engines[1])[input.dataset.key]));
+    $("with-2").checked = "2" in engines;
     document.querySelectorAll("[name=axis]").forEach(input => { input.checked = input.value === axis; });
+    this.#slid = "";
     this.#fit();
+    this.#slide();
   }
 
   /** The settings that are shown: { workload, engines, axis }. */
@@ -87,8 +98,8 @@ export class Controls {
     this.#fit();
     const values = where => Object.fromEntries(
       this.#inputs(where).map(input => [input.dataset.key, this.#get(input)]));
-    const engines = { A: values("[data-engine=A]") };
-    if ($("with-b").checked) engines.B = values("[data-engine=B]");
+    const engines = { 1: values('#settings [data-engine="1"]') };
+    if ($("with-2").checked) engines[2] = values('#settings [data-engine="2"]');
     const axis = document.querySelector("[name=axis]:checked")?.value ?? "steps";
     return { workload: values("#workload"), engines, axis };
   }
@@ -100,36 +111,104 @@ export class Controls {
     return this.begin.presets.find(p => same(p.workload, workload) && same(p.engines, engines));
   }
 
-  /** Say what is wrong beside the control that an error names: "engine B's num_blocks must be ...". */
+  /** Name of each run: the settings in which it differs from the other. */
+  titles(engines) {
+    const [one, two] = [engines[1], engines[2] ?? engines[1]];
+    const differ = Object.keys(ENGINE).filter(key => one[key] !== two[key]);
+    const said = (key, value) => typeof value === "boolean" ? `${value ? "" : "no "}${ENGINE[key]}`
+      : key in this.begin.choices ? `${ENGINE[key]} ${String(value).replace("_", " ")}` : `${ENGINE[key]} ${value}`;
+    return Object.fromEntries(Object.entries(engines).map(([name, engine]) =>
+      [name, differ.map(key => said(key, engine[key])).join(", ") || `policy ${engine.policy.replace("_", " ")}`]));
+  }
+
+  /** Let engine 2 use the policy in the editor. */
+  usePolicy() {
+    $("with-2").checked = true;
+    this.#set(this.#input("2", "policy"), "yours");
+    this.#fit();
+    this.#slide();
+    this.changed();
+  }
+
+  /**
+   * Say what is wrong beside the control that an error names ("engine 2's num_blocks must be ..."),
+   * by the control's own name; true if there is one.
+   */
   mark(error) {
-    document.querySelectorAll("#settings .wrong").forEach(said => said.remove());
-    document.querySelectorAll("#settings [aria-invalid]").forEach(input => input.removeAttribute("aria-invalid"));
-    const [, name, key] = /^(?:engine ([AB])(?:'s|:) )?(\w+) must/i.exec(error) ?? [];
-    const where = name ? `[data-engine=${name.toUpperCase()}]` : "#workload";
-    const input = key && document.querySelector(`${where} [data-key="${key}"]`);
-    if (!input) return;
-    input.setAttribute("aria-invalid", "true");
-    const row = input.closest("tr, .row"), id = "what-is-wrong";
-    const text = `<small class="wrong" id="${id}">${escape(error)}</small>`;
-    row.insertAdjacentHTML("afterend", name ? `<tr class="wrong"><td colspan="3">${text}</td></tr>` : text);
-    input.setAttribute("aria-describedby", id);
+    document.querySelectorAll("#rail .wrong").forEach(said => said.remove());
+    document.querySelectorAll("#rail [aria-invalid]").forEach(input => input.removeAttribute("aria-invalid"));
+    const [, name, key] = /^(?:engine ([12])(?:'s|:) )?(\w+) must/i.exec(error) ?? [];
+    const input = key && this.#input(name, key), slider = key && this.#input(name, key, "#sliders");
+    if (!input) return false;
+    const text = error.replace(/^engine [12](?:'s|:) /i, "").replace(key, LABEL[key])
+      .replace(/\b(?:max|min)_(?:prompt|output)\b/, other => LABEL[other]);
+    const seen = slider ?? input;
+    if (!slider) $("settings-part").open = true;
+    for (const each of [input, slider]) each?.setAttribute("aria-invalid", "true");
+    seen.setAttribute("aria-describedby", "what-is-wrong");
+    const said = `<small class="wrong" id="what-is-wrong" role="alert">${escape(text)}</small>`;
+    const isCell = seen.closest("tr") !== null;
+    seen.closest("tr, .row, .slide").insertAdjacentHTML("afterend",
+      isCell ? `<tr class="wrong"><td colspan="3">${said}</td></tr>` : said);
+    return true;
   }
 
   showPreset(preset) {
-    document.querySelectorAll("[data-preset]").forEach((button, i) =>
-      button.setAttribute("aria-pressed", this.begin.presets[i] === preset));
-    $("lesson").textContent = preset ? preset.lesson
-      : "Settings of your own. The link in the address holds all of them.";
+    $("presets").value = preset.name;
+    $("lesson-title").textContent = preset.title;
+    $("lesson").textContent = preset.lesson;
   }
 
+  // -- sliders --------------------------------------------------------------------------------------
+
+  /** Sliders for the settings in which the engines differ; those that are there stay. */
+  #slide() {
+    const { engines } = this.read();
+    const differ = engines[2] ? Object.keys(ENGINE).filter(key => engines[1][key] !== engines[2][key]) : [];
+    const keys = new Set([...this.#slid.split(" ").filter(key => key && engines[2]), ...differ]);
+    const names = Object.keys(ENGINE).filter(key => keys.has(key)).join(" ");
+    if (names !== this.#slid) {
+      this.#slid = names;
+      $("sliders").innerHTML = names.split(" ").filter(Boolean).map(key => this.#drawSlider(key, engines)).join("") ||
+        `<p class="soft">${engines[2] ? "Both engines are equal: change one under “All settings”." : "One engine. A second one is under “All settings”."}</p>`;
+    }
+    for (const input of this.#inputs("#sliders")) {
+      this.#set(input, engines[input.closest("[data-engine]").dataset.engine][input.dataset.key]);
+      this.#showValue(input);
+    }
+  }
+
+  /** A slider goes to four times the larger of the two values. */
+  #drawSlider(key, engines) {
+    const [low, high] = this.begin.ranges[key] ?? [0, 0];
+    const most = Math.max(...["1", "2"].map(name => Number(engines[name][key]) || 0), 2);
+    return `<div class="slide"><span title="${escape(HINTS[key])}">${ENGINE[key]}</span>` + ["1", "2"].map(name =>
+      `<label data-engine="${name}"><span class="run-${name}">${name}</span>` +
+      `${control(this.begin, key, `${ENGINE[key]}, engine ${name}`, [low, Math.min(high, 4 * most)])}<output></output></label>`).join("") + "</div>";
+  }
+  #showValue(input) {
+    if (input.type === "range") input.nextElementSibling.textContent = Number(input.value).toLocaleString("en");
+  }
+  #moved(slider) {
+    this.#showValue(slider);
+    const input = this.#input(slider.closest("[data-engine]").dataset.engine, slider.dataset.key);
+    this.#set(input, this.#get(slider));
+    this.changed();
+  }
+
+  #input(name, key, form = "#settings") {
+    const where = name ? `[data-engine="${name}"]` : "#workload";
+    return document.querySelector(`${form} ${where} [data-key="${key}"]`);
+  }
   #inputs(where) {
     return [...document.querySelectorAll(`${where} [data-key]`)];
   }
   /** A value that the control cannot show, of a broken link, is kept until it is changed. */
   #set(input, value) {
     delete input.dataset.given;
+    const isNumber = ["number", "range"].includes(input.type);
     const shown = input.type === "checkbox" ? typeof value === "boolean"
-      : input.type === "number" ? typeof value === "number"
+      : isNumber ? typeof value === "number"
       : [...input.options].some(option => option.value === value);
     if (!shown) input.dataset.given = value;
     if (input.type === "checkbox") input.checked = value === true;
@@ -138,10 +217,10 @@ export class Controls {
   #get(input) {
     if (input.dataset.given !== undefined) return input.dataset.given;
     if (input.type === "checkbox") return input.checked;
-    return input.type === "number" && input.value !== "" ? Number(input.value) : input.value;
+    return ["number", "range"].includes(input.type) && input.value !== "" ? Number(input.value) : input.value;
   }
-  /** B's column can be changed only if there is a B. */
+  /** The second engine's column can be changed only if there is one. */
   #fit() {
-    this.#inputs("[data-engine=B]").forEach(input => { input.disabled = !$("with-b").checked; });
+    this.#inputs('#settings [data-engine="2"]').forEach(input => { input.disabled = !$("with-2").checked; });
   }
 }

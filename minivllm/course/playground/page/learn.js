@@ -8,10 +8,17 @@ const folded = help => Object.entries(help).map(([title, text]) =>
   `<details><summary>${escape(title)}</summary><pre tabindex="0">${escape(text)}</pre></details>`).join("");
 const look = text => /^(passed|right)/.test(text) ? "right" : /^(FAILED|not yet)/.test(text) ? "wrong" : "";
 
-export function learn(begin, engine) {
-  const opened = new Set(), exercises = new Map(begin.chapters), chapters = [...exercises.keys()];
+/** asked: what Python asks. chosen: called when another tab or chapter is open. */
+export function learn(asked, engine, chosen) {
+  const opened = new Set(), exercises = new Map(asked.chapters), chapters = [...exercises.keys()];
+  let tab = "play";
 
-  function choose(tab) {
+  /** Code of a lab or an exercise stays in this browser. */
+  const saved = (key, otherwise) => localStorage.getItem(`minivllm-${key}`) ?? otherwise;
+  const save = (key, code) => localStorage.setItem(`minivllm-${key}`, code);
+
+  function choose(wanted) {
+    tab = wanted;
     for (const name of TABS) {
       const isChosen = name === tab;
       $(`tab-${name}`).setAttribute("aria-selected", isChosen);
@@ -20,19 +27,19 @@ export function learn(begin, engine) {
     }
     if (!opened.has(tab)) first[tab]();
     opened.add(tab);
+    chosen();
   }
   const first = { play() {}, lab: showLab, quiz: showQuiz, exercises: showExercises };
   $("tabs").addEventListener("click", event => {
-    const tab = event.target.id.replace("tab-", "");
-    if (TABS.includes(tab)) choose(tab);
+    const name = event.target.id.replace("tab-", "");
+    if (TABS.includes(name)) choose(name);
   });
   $("tabs").addEventListener("keydown", event => {
     const at = TABS.indexOf(event.target.id.replace("tab-", ""));
     const to = { ArrowLeft: at - 1, ArrowRight: at + 1, Home: 0, End: TABS.length - 1 }[event.key];
     if (to === undefined) return;
     event.preventDefault();
-    const tab = TABS[(to + TABS.length) % TABS.length];
-    choose(tab);
+    choose(TABS[(to + TABS.length) % TABS.length]);
     $(`tab-${tab}`).focus();
   });
 
@@ -47,11 +54,11 @@ export function learn(begin, engine) {
       labEditor.say(reply.text, look(reply.text));
       keep(reply.file);
       await showProgress();
-    });
+    }, code => save(`lab-${$("lab-name").value}`, code));
   async function showLab() {
-    const { task, stub } = begin.tasks[$("lab-name").value];
+    const { task, stub } = asked.tasks[$("lab-name").value];
     $("lab-task").textContent = task;
-    labEditor.code = stub;
+    labEditor.code = saved(`lab-${$("lab-name").value}`, stub);
     $("lab-help").innerHTML = "";
     await showProgress();
   }
@@ -86,23 +93,23 @@ export function learn(begin, engine) {
     if (file !== undefined) await showProgress({ call: "open_progress", file });
     event.target.value = "";
   });
-  $("lab-name").innerHTML = options(Object.keys(begin.labs), Object.values(begin.labs));
-  $("lab-name").addEventListener("change", showLab);
+  $("lab-name").innerHTML = options(Object.keys(asked.labs), Object.values(asked.labs));
+  $("lab-name").addEventListener("change", () => { showLab(); chosen(); });
 
   // -- quiz ---------------------------------------------------------------------------------------
 
   function showQuiz() {
-    $("questions").innerHTML = begin.quizzes[$("quiz-chapter").value].map(({ text, choices }, i) =>
+    $("questions").innerHTML = asked.quizzes[$("quiz-chapter").value].map(({ text, choices }, i) =>
         `<fieldset data-question="${i}"><legend>${i + 1}. ${escape(text)}</legend>` +
         Object.entries(choices).map(([letter, choice]) =>
           `<label><input type="radio" name="question-${i}" value="${letter}"> ${escape(choice)}</label>`)
           .join("") + `<p class="said" role="status"></p></fieldset>`).join("");
   }
   $("quiz-chapter").innerHTML = options(chapters);
-  $("quiz-chapter").addEventListener("change", showQuiz);
+  $("quiz-chapter").addEventListener("change", () => { showQuiz(); chosen(); });
   $("questions").addEventListener("change", event => {
     const question = event.target.closest("[data-question]"), said = question.querySelector(".said");
-    const { verdicts } = begin.quizzes[$("quiz-chapter").value][question.dataset.question];
+    const { verdicts } = asked.quizzes[$("quiz-chapter").value][question.dataset.question];
     const { text, right } = verdicts[event.target.value];
     said.textContent = text;
     said.className = `said ${right ? "right" : "wrong"}`;
@@ -117,14 +124,14 @@ export function learn(begin, engine) {
       const reply = await engine.ask({ call: "grade_exercise", ...drawn(), source }, 30);
       if (reply.error) exerciseEditor.fail(reply.error, reply.line);
       else exerciseEditor.say(reply.text, look(reply.text));
-    });
+    }, code => save(`exercise-${$("exercise-name").value}`, code));
   async function showExercise() {
     const { name, seed } = drawn();
-    const reply = seed === 0 ? begin.exercises[name]
+    const reply = seed === 0 ? asked.exercises[name]
       : await engine.ask({ call: "exercise", name, seed }, 30);
     if (reply.error) return exerciseEditor.fail(reply.error);
     $("exercise-text").textContent = reply.text;
-    exerciseEditor.code = "";
+    exerciseEditor.code = saved(`exercise-${name}`, "");
     $("exercise-help").innerHTML = folded(reply.help);
   }
   function showExercises() {
@@ -133,14 +140,21 @@ export function learn(begin, engine) {
     return showExercise();
   }
   $("exercise-chapter").innerHTML = options(chapters);
-  $("exercise-chapter").addEventListener("change", showExercises);
+  $("exercise-chapter").addEventListener("change", () => { showExercises(); chosen(); });
   for (const id of ["exercise-name", "exercise-seed"]) $(id).addEventListener("change", showExercise);
 
-  /** Open a tab, of a chapter if the link names one. */
-  return { open({ tab, chapter }) {
-    if (chapter) ["quiz", "exercises"].forEach(name => opened.delete(name));
-    for (const id of ["quiz-chapter", "exercise-chapter"])
-      $(id).value = exercises.has(chapter) ? chapter : "05";
-    choose(TABS.includes(tab) ? tab : "play");
-  } };
+  return {
+    /** Open a tab, of a chapter or a lab if the link names one. */
+    open({ tab, chapter, name }) {
+      if (chapter) ["quiz", "exercises"].forEach(each => opened.delete(each));
+      for (const id of ["quiz-chapter", "exercise-chapter"]) $(id).value = exercises.has(chapter) ? chapter : "05";
+      if (name in asked.labs) $("lab-name").value = name;
+      choose(TABS.includes(tab) ? tab : "play");
+    },
+    /** What is open, as the address says it. */
+    get at() {
+      return tab === "play" ? {} : tab === "lab" ? { tab, name: $("lab-name").value }
+        : { tab, chapter: $(tab === "quiz" ? "quiz-chapter" : "exercise-chapter").value };
+    },
+  };
 }

@@ -4,22 +4,30 @@ import { Editor } from "./editor.js";
 import { Engine } from "./engine.js";
 import { learn } from "./learn.js";
 import { fromLink, toLink } from "./link.js";
-import { showResults } from "./results.js";
+import { dock, place, showAxis, showResults, showSteps, whenMoved } from "./results.js";
 
+const PAUSE = 500;  // milliseconds after the last key, before a policy is run
+const QUIET = 150;  // after the last change, before the steps are asked for
 const engine = new Engine(state => {
-  $("python").textContent = state === "ready" ? "Python is ready." : state === "busy" ? "Python runs…"
+  $("python").textContent = state === "ready" ? "Python is ready" : state === "busy" ? "Python runs…"
     : state + (state.includes("did not") ? "." : "…");
   $("python").className = state === "ready" ? "ready" : "";
   $("stop").hidden = state !== "busy";
 });
-const begin = await (await fetch("begin.json")).json();
+const get = async name => (await fetch(name)).json();
+const [begin, questions] = [await get("begin.json"), get("questions.json")];
 const editor = new Editor($("policy"), "Your policy, in Python", "Run it", () => {
   isTrusted = true;
   changed();
+}, code => {
+  localStorage.setItem("minivllm-policy", code);
+  clearTimeout(typing);
+  if (isTrusted) typing = setTimeout(changed, PAUSE);
 });
-const controls = new Controls(begin, () => changed());
+const controls = new Controls(begin, changed, found => { preset = found; opens = found.opens; });
 let isTrusted = true;  // code that came with a link runs only after its reader has said so
-let note = "", isAsking = false, next = null;
+let preset = begin.presets[0], opens = preset.opens, learning = null, firstTab = {}, written = "";
+let note = "", isAsking = false, next = null, typing = null, quiet = null, moving = null;
 
 const settings = () => {
   const found = controls.read();
@@ -32,17 +40,39 @@ function tell(text) {
   $("error").hidden = !text;
 }
 
+/** The whole setting and the open tab, into the address. */
+async function keepAddress() {
+  const tab = learning?.at ?? firstTab, at = opens ?? place();
+  const link = await toLink(settings(), { preset, policy: begin.policy, tab, place: at });
+  written = link;
+  history.replaceState(null, "", link);
+  return link;
+}
+
 /** Take a setting's change over: into the address, and to Python. */
 function changed() {
   const found = settings();
-  history.replaceState(null, "", toLink(found));
-  $("policy-part").hidden = found.code === null;
-  controls.showPreset(controls.preset(found));
+  fit(found);
+  keepAddress();
   ask(found);
 }
 
+/** The policy is beside the timeline where there is room, else in the dock. */
+const isWide = matchMedia("(min-width: 73.75rem)");
+function fit({ code }) {
+  const isUsed = code !== null, beside = isUsed && isWide.matches;
+  (beside ? $("beside") : $("policy-pane")).append($("policy-part"));
+  $("play-panel").classList.toggle("with-policy", beside);
+  $("policy-part").hidden = !isUsed;
+  $("no-policy").hidden = isUsed;
+  $("dock-policy").hidden = beside;
+  if (beside && $("dock-policy").getAttribute("aria-selected") === "true") dock.open("step-pane");
+}
+isWide.addEventListener("change", () => fit(settings()));
+
 /** One question at a time; of those that come meanwhile, the last is asked next. */
 async function ask(wanted) {
+  clearTimeout(quiet);
   if (isAsking) {
     next = wanted;
     return;
@@ -51,55 +81,76 @@ async function ask(wanted) {
   for (next = wanted; next;) {
     wanted = next;
     next = null;
-    await askOne(wanted);
+    if (await askOne(wanted) && !next) quiet = setTimeout(() => askSteps(wanted), QUIET);
   }
   isAsking = false;
 }
 
+/** Ask for the numbers and the timeline; true if there are some. */
 async function askOne({ workload, engines, axis, code }) {
+  tell("");
+  controls.mark("");
   if (code !== null && !isTrusted) {
-    tell(`${note}This link brings a policy. Read it below; “Run it” runs it.`);
-    return;
+    tell(`${note}This link brings a policy. Read it; “Run it” runs it.`);
+    return false;
   }
-  $("results").setAttribute("aria-busy", "true");
-  const reply = await engine.ask({ call: "run", workload, engines, axis, source: code });
-  $("results").removeAttribute("aria-busy");
-  const inCode = code !== null && reply.line !== undefined;
+  $("centre").setAttribute("aria-busy", "true");
+  const reply = await engine.ask({ call: "run", workload, engines, source: code });
+  $("centre").removeAttribute("aria-busy");
+  const isInCode = code !== null && reply.line !== undefined;
   if (code !== null) editor.say(reply.printed ?? "");
-  if (inCode) editor.fail(reply.error, reply.line);
-  const where = inCode && reply.line ? `Your policy, line ${reply.line}: ` : "";
-  tell(note + (reply.error ? where + reply.error : ""));
-  controls.mark(reply.error ?? "");
+  if (isInCode) editor.fail(reply.error, reply.line);
+  const isMarked = !isInCode && controls.mark(reply.error ?? "");
+  tell(note + (reply.error && !isInCode && !isMarked ? reply.error : ""));
   note = "";
-  $("results").classList.toggle("stale", "error" in reply);
-  if (!reply.error) showResults(reply);
+  $("centre").classList.toggle("stale", "error" in reply);
+  if (reply.error) return false;
+  take(reply, axis, engines);
+  return true;
+}
+
+function take(reply, axis, engines) {
+  showResults(reply, { axis, opens, titles: controls.titles(engines), focus: preset.numbers });
+  opens = null;
+}
+
+async function askSteps({ workload, engines, code }) {
+  if (isAsking) return;
+  const reply = await engine.ask({ call: "steps", workload, engines, source: code });
+  if (!reply.error && !isAsking) showSteps(reply);
 }
 
 /** Show what the address asks for; without one, the first preset, whose run is there already. */
-function open() {
-  const { presets: [{ workload, engines, axis }], policy } = begin;
-  const base = { workload, engines, axis, code: policy };
-  const { settings: wanted, tab, problem } = fromLink(location.hash, base);
-  note = problem && problem + " ";
-  editor.code = wanted.code;
-  isTrusted = wanted.code === policy;
-  controls.write(wanted);
-  learning.open(tab);
-  const found = settings();
-  $("policy-part").hidden = found.code === null;
-  const preset = controls.preset(found);
+async function open() {
+  if (location.hash === written && written) return;
+  const kept = localStorage.getItem("minivllm-policy");
+  const found = await fromLink(location.hash, begin.presets, begin.policy);
+  ({ preset } = found);
+  opens = found.place;
+  note = found.problem && found.problem + " ";
+  const hasCode = found.settings.code !== begin.policy;
+  editor.code = hasCode ? found.settings.code : kept ?? begin.policy;
+  isTrusted = !hasCode || found.settings.code === kept;
+  controls.write(found.settings);
   controls.showPreset(preset);
-  if (preset === begin.presets[0] && found.axis === axis) {
+  firstTab = found.tab;
+  const wanted = settings();
+  fit(wanted);
+  if (controls.preset(wanted) === begin.presets[0]) {
     tell(note);
     note = "";
-    showResults(begin.first);
-  } else ask(found);
+    take(begin.first, wanted.axis, wanted.engines);
+    showSteps(begin.steps);
+  } else ask(wanted);
+  learning ??= learn(await questions, engine, keepAddress);
+  learning.open(found.tab);
 }
 
 $("stop").addEventListener("click", () => engine.stop("Stopped."));
+$("axis").addEventListener("change", () => { keepAddress(); showAxis(controls.read().axis); });
+$("use-policy").addEventListener("click", () => controls.usePolicy());
 $("copy-link").addEventListener("click", async () => {
-  const link = location.href.split("#")[0] + toLink(settings());
-  history.replaceState(null, "", link);
+  const link = location.href.split("#")[0] + await keepAddress();
   try {
     await navigator.clipboard.writeText(link);
     $("copied").textContent = "Copied: it holds all settings.";
@@ -107,7 +158,15 @@ $("copy-link").addEventListener("click", async () => {
     $("copied").textContent = "The link is in the address bar.";
   }
 });
-$("settings-part").open = matchMedia("(min-width: 64rem)").matches;  // where there is room
-const learning = learn(begin, engine);
+const fold = isOpen => {
+  $("play-panel").classList.toggle("folded", !isOpen);
+  $("fold").setAttribute("aria-expanded", isOpen);
+  $("fold").textContent = isOpen ? "«" : "»";
+};
+$("fold").addEventListener("click", () => fold($("play-panel").classList.contains("folded")));
+whenMoved(() => {
+  clearTimeout(moving);
+  moving = setTimeout(keepAddress, PAUSE);
+});
 addEventListener("hashchange", open);
-open();
+await open();

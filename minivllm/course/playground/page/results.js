@@ -1,42 +1,86 @@
-// Results: the numbers of one run or two, the timeline with the step that is shown, and the steps.
-let reply = null, shown = "A", svg = null;
-const SVG = "http://www.w3.org/2000/svg";
-const HEADS = ["", "arrives, ms", "priority", "prompt", "output", "cached", "TTFT, ms", "ends, ms", "preempted"];
+// Results: the two numbers of the lesson, the timeline, and in the dock the step that is shown.
+import { Dock } from "./dock.js";
+import { Timeline } from "./timeline.js";
 
-/** Show what `run` answered, at the step that is shown already; at first, at the largest. */
-export function showResults(answer) {
-  const step = frames[current]?.step ?? largest(unpack(answer.runs.A.run.frames));
+let reply = null, steps = null, shown = "1", wanted = 0;
+const HEADS = ["", "arrives, ms", "priority", "prompt", "output", "cached", "TTFT, ms", "ends, ms", "preempted"];
+const timeline = new Timeline($("chart"), (name, step) => { pause(); choose(name, step); });
+
+/** Show what `run` answered: numbers and timelines. titles: of the runs. focus: the lesson's numbers. */
+export function showResults(answer, { axis, focus, titles, opens }) {
   if (timer !== null) pause();
   reply = answer;
-  if (!(shown in reply.runs)) shown = "A";
-  if (svg) $("told").textContent = reply.alt;
-  $("results").classList.add("has-run");
+  for (const [name, each] of Object.entries(reply.runs)) each.title = `${titles[name]} · ${plural(each.timeline.steps, "step")}`;
+  if (opens) [shown, wanted] = [opens.engine, opens.step];
+  if (!(shown in reply.runs)) shown = "1";
+  wanted = Math.min(wanted, reply.runs[shown].timeline.steps - 1);
+  drawFocus(focus);
   drawNumbers();
-  drawTimeline();
+  timeline.show(reply.runs, axis);
+  timeline.mark(shown, wanted);
   const names = Object.keys(reply.runs);
-  $("which").hidden = names.length < 2;
   $("which").innerHTML = names.map(name => `<label><input type="radio" name="which" value="${name}"` +
     `${name === shown ? " checked" : ""}> <span class="run-${name}">${name}</span></label>`).join(" ");
-  choose(shown, step);
+  drawRequests();
+  $("dock").classList.add("has-run");
 }
 
-/** The step that computes the most tokens. */
-function largest(all) {
-  const sizes = all.map(frame => frame.rows.reduce((sum, row) => sum + (row.group ? 0 : row.scheduled), 0));
-  return all[sizes.indexOf(Math.max(...sizes))].step;
+/** Show what `steps` answered: the same runs, step by step. */
+export function showSteps(answer) {
+  steps = answer.runs;
+  choose(shown, wanted);
+}
+
+/** The axis has another unit. */
+export function showAxis(axis) {
+  if (!reply) return;
+  timeline.show(reply.runs, axis);
+  timeline.mark(shown, wanted);
 }
 
 /** Go through the steps of this run, beginning with that one. */
 function choose(name, step) {
-  shown = name;
-  globalThis.run = reply.runs[name].run;
-  frames = unpack(run.frames);
-  run.swaps = frames.some(frame => frame.queues[2].length);
-  $("slider").max = frames.length - 1;
-  fitLegend();
-  prepare();
-  drawRequests();
+  if (name !== shown) {
+    document.querySelector(`[name=which][value="${name}"]`).checked = true;
+    shown = name;
+    drawRequests();
+  }
+  wanted = step;
+  timeline.mark(name, step);
+  if (!steps?.[name]) return;
+  globalThis.run = steps[name].run ?? steps[name];
+  if (steps[name] !== choose.ready) {
+    choose.ready = steps[name];
+    frames = unpack(run.frames);
+    run.swaps = frames.some(frame => frame.queues[2].length);
+    $("slider").max = frames.length - 1;
+    fitLegend();
+    prepare();
+  }
   show(indexOf(step));
+}
+
+let moved = () => {};
+/** Call a function after each move of the playhead. */
+export function whenMoved(call) { moved = call; }
+/** What is shown: { engine, step }. */
+export const place = () => reply && { engine: shown, step: wanted };
+
+whenShown = frame => {
+  wanted = frame.step;
+  timeline.mark(shown, frame.step);
+  moved();
+};
+
+const unit = text => text && `<small>${text}</small>`;
+
+/** The two numbers that the lesson is about: before and after. */
+function drawFocus(focus) {
+  const runs = Object.values(reply.runs);
+  $("focus").innerHTML = focus.map(title => {
+    const found = runs.map(each => each.numbers.find(number => number[0].startsWith(title)));
+    return found[0] ? `<div><dt>${title}</dt><dd>${found.map(number => `<span>${number[1]}</span>`).join(" → ")} ${unit(found[0][2])}</dd></div>` : "";
+  }).join("");
 }
 
 function drawNumbers() {
@@ -52,64 +96,28 @@ function drawNumbers() {
 }
 
 function drawRequests() {
-  $("requests").innerHTML = `<caption class="sr">Requests of run ${shown}</caption><thead><tr>` +
+  const { owners } = reply.runs[shown].timeline;
+  const name = index => `<span class="owner-${owners[index].colour} badge">${owners[index].letter}</span>`;
+  $("requests").innerHTML = `<caption>Requests, engine ${shown}</caption><thead><tr>` +
     HEADS.map((head, i) => i ? `<th scope="col">${head}</th>` : "<td></td>").join("") +
     "</tr></thead><tbody>" + reply.runs[shown].requests.map(([index, ...cells]) =>
-      `<tr><th scope="row">${badge(index)}</th>${cells.map(cell => `<td>${cell}</td>`).join("")}</tr>`)
+      `<tr><th scope="row">${name(index)}</th>${cells.map(cell => `<td>${cell}</td>`).join("")}</tr>`)
       .join("") + "</tbody>";
 }
 
-// -- the timeline ---------------------------------------------------------------------------------
-
-function drawTimeline() {
-  $("chart").innerHTML = reply.svg;
-  svg = $("chart").firstElementChild;
-  svg.style.minWidth = "704px";
-  const now = document.createElementNS(SVG, "rect");
-  now.id = "now";
-  svg.append(now);
-}
-
-/** From top to bottom of a run: its group, or of a single one the whole picture. */
-function band(name) {
-  const names = Object.keys(reply.runs), at = key => Number(svg.getAttribute("data-" + key));
-  if (names.length === 1) return [at("top"), at("bottom")];
-  const groups = [...svg.querySelectorAll(":scope > g[transform^=translate]")].slice(-names.length);
-  const down = groups.map(group => group.transform.baseVal[0].matrix.f);
-  const i = names.indexOf(name);
-  return [at("top") + down[i], i + 1 < names.length ? at("top") + down[i + 1] - 30 : at("bottom")];
-}
-
-whenShown = frame => {
-  const columns = reply.runs[shown].columns, [top, bottom] = band(shown);
-  const left = columns[frame.step], width = Math.max(2, columns[frame.step + 1] - left);
-  for (const [name, value] of Object.entries({ x: left - 1, width: width + 2, y: top - 2,
-    height: bottom - top + 4, "stroke-width": width < 8 ? 1 : 2 })) $("now").setAttribute(name, value);
-  const view = $("chart"), scale = svg.clientWidth / svg.viewBox.baseVal.width, x = left * scale;
-  if (x < view.scrollLeft || x + width * scale > view.scrollLeft + view.clientWidth)
-    view.scrollLeft = x - view.clientWidth / 2;
-};
-
-/** Where a click on the timeline leads. */
-function clicked(event) {
-  const box = svg.getBoundingClientRect(), { width, height } = svg.viewBox.baseVal;
-  const x = (event.clientX - box.left) * width / box.width;
-  const y = (event.clientY - box.top) * height / box.height;
-  const name = Object.keys(reply.runs).findLast(name => y >= band(name)[0] - 20) ?? shown;
-  const { columns } = reply.runs[name], step = columns.findLastIndex(edge => edge <= x);
-  if (step < 0 || step >= columns.length - 1) return;
-  pause();
-  if (name === shown) show(indexOf(step));
-  else {
-    document.querySelector(`[name=which][value=${name}]`).checked = true;
-    choose(name, step);
-  }
-}
-
-$("chart").addEventListener("click", event => svg && clicked(event));
 $("which").addEventListener("change", event => {
   pause();
-  choose(event.target.value, frames[current].step);
+  const step = Math.min(wanted, reply.runs[event.target.value].timeline.steps - 1);
+  choose(event.target.value, step);
 });
+
+// -- the dock: the parts of stepping.html, each in its pane -----------------------------------------
+
+$("stepper").append(document.querySelector("#pool-pane .controls"));
+$("step-pane").append($("plan"));
+$("tables-pane").append($("tables").previousElementSibling, $("tables"));
+document.querySelectorAll("#blocks h3").forEach(head => head.remove());
+
+export const dock = new Dock($("dock"), "playground");
 globalThis.run = {};
 listen();
