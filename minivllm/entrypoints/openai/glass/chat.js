@@ -4,12 +4,19 @@ const me = Math.random().toString(36).slice(2, 6);  // in the ids of this page's
 let count = 0;
 let asking = null;  // what ends the request that is on its way
 
+let isAtEnd = true;  // of the conversation: then it follows
+const scrollToEnd = () => { $("talk").scrollTop = $("talk").scrollHeight; };
+$("talk").addEventListener("scroll", () => {
+  const talk = $("talk");
+  isAtEnd = talk.scrollTop + talk.clientHeight >= talk.scrollHeight - 2;
+});
+
 function say(text, look = "") {
   const line = document.createElement("p");
   line.className = look;
   line.textContent = text;
   $("talk").append(line);
-  $("talk").scrollTop = $("talk").scrollHeight;
+  scrollToEnd();
   return line;
 }
 
@@ -45,7 +52,7 @@ async function readAnswer(answer, lines) {
       lines[index].textContent += delta.content || "";
       reasons[index] = reason || reasons[index];
     }
-    $("talk").scrollTop = $("talk").scrollHeight;
+    if (isAtEnd) requestAnimationFrame(scrollToEnd);
   }
   throw new Error("The server ended before the answer did.");
 }

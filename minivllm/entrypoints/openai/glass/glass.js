@@ -1,7 +1,8 @@
 // Shows the engine's pictures as they come; draw.js draws.
 let run = {};
 let last = null;  // the picture that is shown
-let came = 0;  // when it came, in milliseconds
+let next = null;  // the one that comes after it
+let came = 0;  // when the latest came, in milliseconds
 let whenShown = () => {};  // what else is done with a picture
 
 const COMPILES = 60;  // steps; a process that has done fewer may have to compile
@@ -10,22 +11,34 @@ const LONG = 1500;  // milliseconds without a step
 async function watch() {
   for (;;) {
     try {
-      for await (const event of eventsOf(await send("glass/events"))) show(JSON.parse(event));
+      for await (const event of eventsOf(await send("glass/events"))) keep(JSON.parse(event));
     } catch { /* it is asked again */ }
     $("gone").hidden = false;
     await wait(1000);
   }
 }
 
+/** Note a picture. The latest one is drawn when the screen is: several may come before. */
+function keep(picture) {
+  const isFirst = next === null;
+  next = picture;
+  came = performance.now();
+  if (isFirst) requestAnimationFrame(() => {
+    show(next);
+    next = null;
+  });
+}
+
 function show(picture) {
   const { run: constants, frame: packed, timeline, numbers } = picture;
   last = picture;
-  came = performance.now();
   run = constants;
   const [frame] = unpack([packed]);
   $("gone").hidden = true;
-  prepare();
-  fitPool();
+  if (isAnother(run)) {  // these look at sizes, which makes the browser lay out the page
+    prepare();
+    fitPool();
+  }
   drawSizes(picture.server);
   drawNumbers(numbers);
   drawPace();
@@ -41,35 +54,37 @@ function show(picture) {
 
 /** The server's sizes: another one may have been started in its place. */
 function drawSizes({ tokens, seqs, length, small }) {
-  $("sizes").innerHTML = `${run.numBlocks} blocks of ${plural(run.blockSize, "slot")}, one of them the null block. ` +
-    (small ? "Small on purpose; <code>--num-gpu-blocks-override</code> for more. " : "") +
-    `A step: at most ${plural(tokens, "token")} and ${plural(seqs, "sequence")}. A request: at most ${plural(length, "token")}.`;
+  const more = small ? ", small on purpose; <code>--num-gpu-blocks-override</code> for more" : "";
+  $("sizes").innerHTML = `${run.numBlocks} blocks of ${plural(run.blockSize, "slot")}, one of them null${more}. ` +
+    `At most ${plural(tokens, "token")} and ${plural(seqs, "sequence")} a step, ${plural(length, "token")} a request.`;
 }
 
 function drawNumbers({ step, running, waiting, free, usable, prompt, cached, note }) {
   const shown = {
-    "steps": step + 1, "sequences running": running, "waiting": waiting,
-    "blocks free": `${free} of ${usable}`, "prompt tokens found in the prefix cache": `${cached} of ${prompt}`,
+    "steps": step + 1, "running": running, "waiting": waiting, "blocks free": `${free} of ${usable}`,
+    "from the prefix cache": `${cached} of ${prompt}`,
   };
+  const why = "prompt tokens that were found in the prefix cache" + (note && `; ${note}`);
   $("numbers").innerHTML = Object.entries(shown).map(([name, value]) =>
-    `<div${name.endsWith("cache") && note ? ` title="${escape(note)}"` : ""}>` +
+    `<div${name.endsWith("cache") ? ` title="${escape(why)}"` : ""}>` +
     `<dt>${name}</dt><dd>${value}</dd></div>`).join("");
 }
 
+let shape = "";
+/** True for the first picture, and where blocks are drawn in another way than in the one before. */
+function isAnother({ dense, detailed, numDrawn, blockSize, tokens }) {
+  const before = shape;
+  shape = [dense, detailed, numDrawn, blockSize, tokens?.width].join();
+  return shape !== before;
+}
+
+const room = { pool: 0, chart: 0 };  // widths
 /** As many blocks in a line as have room, a round number of them; each as high as a full one. */
 function fitPool() {
   const pool = $("pool"), width = run.dense ? 27 : run.detailed ? 62 : 47;
-  const columns = [40, 20, 16, 12, 10, 8, 6, 5, 4].find(n => n * width <= pool.clientWidth) || 4;
+  const columns = [40, 20, 16, 12, 10, 8, 6, 5, 4].find(n => n * width <= room.pool) || 4;
   pool.style.setProperty("--columns", Math.min(columns, Math.max(run.numDrawn, 4)));
   pool.style.setProperty("--lines", Math.ceil(run.blockSize / perLine()));
-}
-
-/** As wide as there is room for, though not smaller than can be read; its end is what is seen. */
-function drawTimeline(svg) {
-  const chart = $("chart");
-  const atEnd = chart.scrollLeft + chart.clientWidth >= chart.scrollWidth - 1;
-  chart.innerHTML = svg;
-  if (atEnd) chart.scrollLeft = chart.scrollWidth;
 }
 
 // -- pace -----------------------------------------------------------------------------------------
@@ -126,4 +141,14 @@ if ($("slider")) {
   });
 }
 setInterval(() => last && ($("state").textContent = stateOf(last)), 500);
-new ResizeObserver(() => run.blockSize && fitPool()).observe($("pool"));
+new ResizeObserver(() => {
+  room.pool = $("pool").clientWidth;
+  room.chart = $("chart").clientWidth;
+  if (!last) return;
+  fitPool();
+  drawTimeline(last.timeline);
+}).observe($("chart"));
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
+  inks = null;
+  if (last) drawTimeline(last.timeline);
+});

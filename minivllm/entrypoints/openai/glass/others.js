@@ -6,7 +6,7 @@ let numClients = 0;
 const cards = new Map();  // by request id, of those that the engine still knows
 
 function showOthers({ requests, server }) {
-  const talk = $("talk"), atEnd = talk.scrollTop + talk.clientHeight >= talk.scrollHeight - 2;
+  const talk = $("talk");
   if (serverId !== null && serverId !== server.id) begin();
   serverId = server.id;
   past ??= new Set(requests.filter(request => !request.going).map(request => request.id));
@@ -17,12 +17,13 @@ function showOthers({ requests, server }) {
   }
   for (const request of requests) {
     if (request.id.startsWith(`chatcmpl-${me}-`) || past.has(request.id)) continue;
-    if (!cards.has(request.id)) cards.set(request.id, talk.appendChild(newCard()));
+    const isNew = !cards.has(request.id);
+    if (isNew) cards.set(request.id, talk.appendChild(newCard()));
+    if (isNew && isAtEnd) requestAnimationFrame(scrollToEnd);
     fillCard(cards.get(request.id), request);
   }
   const shown = talk.querySelectorAll(".other");
   for (let i = 0; i < shown.length - MOST; i++) shown[i].remove();
-  if (atEnd) talk.scrollTop = talk.scrollHeight;
 }
 
 /** Another server has been started: its requests are new ones. */
@@ -38,15 +39,19 @@ function newCard() {
   card.className = "other";
   card.innerHTML = "<summary></summary><div></div>";
   card.dataset.client = ++numClients;
+  card.addEventListener("toggle", () => card.request && fillCard(card, card.request));
   return card;
 }
 
-function fillCard(card, { going, kind, state, tokens, prompt, answers }) {
+/** What is closed has no text: it comes when it is opened. */
+function fillCard(card, request) {
+  const { going, kind, state, tokens, prompt, answers } = request;
+  card.request = request;
   card.classList.toggle("going", going);
-  card.firstChild.innerHTML = `${badge(answers[0][0], going ? "" : "still")} client ${card.dataset.client} · ` +
+  card.firstChild.innerHTML = `${badge(answers[0][0], going ? "" : "still")}client ${card.dataset.client} · ` +
     `${plural(tokens, "token")} · ${state}`;
-  card.lastChild.innerHTML = `<small>${kind}</small><p class="prompt">${escape(prompt)}</p>` +
-    answers.map(([index, text]) => `<p>${badge(index)} ${escape(text)}</p>`).join("");
+  if (card.open) card.lastChild.innerHTML = `<small>${kind}</small><p class="prompt">${escape(prompt)}</p>` +
+    answers.map(([index, text]) => `<p>${badge(index)}${escape(text)}</p>`).join("");
 }
 
 // -- load -----------------------------------------------------------------------------------------
