@@ -120,7 +120,9 @@ def test_timeline_and_pool_are_in_the_window_and_no_heading_moves(busy):
         if name in ("chart", "pool"):
             assert left >= 0 and top >= 0 and right <= 1440 and bottom <= 900, name
     for first, *others in zip(*frames, strict=True):
-        moved = max(abs(b - a) for other in others for a, b in zip(first[1:], other[1:], strict=True))
+        moved = max(
+            abs(b - a) for other in others for a, b in zip(first[1:], other[1:], strict=True)
+        )
         assert moved <= 4, first[0]
 
 

@@ -45,7 +45,8 @@ function makeLines(n, name) {
 async function readAnswer(answer, lines) {
   const reasons = lines.map(() => null);
   for await (const event of eventsOf(answer)) {
-    if (event === "[DONE]") return reasons;
+    if (event === "[DONE]" && !reasons.includes("abort")) return reasons;
+    if (event === "[DONE]") break;
     const chunk = JSON.parse(event);
     if (chunk.error) throw new Error(chunk.error.message);
     for (const { index, delta, finish_reason: reason } of chunk.choices) {

@@ -94,6 +94,7 @@ const compiles = () => last.pace !== 0 && last.numbers.running + last.numbers.wa
   last.numbers.step < COMPILES && performance.now() - came > LONG;
 
 function stateOf({ pace, ended, server, numbers }) {
+  if (!$("gone").hidden) return "no answer";
   if (ended) return `recorded, ended at step ${numbers.step}`;
   if (server.attached) {
     const seconds = Math.round((performance.now() - came) / 1000);
@@ -148,7 +149,9 @@ new ResizeObserver(() => {
   fitPool();
   drawTimeline(last.timeline);
 }).observe($("chart"));
-matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
+const recolour = () => {
   inks = null;
   if (last) drawTimeline(last.timeline);
-});
+};
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", recolour);
+$("theme").addEventListener("change", recolour);
