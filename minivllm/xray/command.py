@@ -101,7 +101,7 @@ def write_pages(xray: XRay, folder: Path) -> list[Path]:
         ValueError: if no step has ended.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    trace = _of_ended_steps(xray.trace)
+    trace = of_ended_steps(xray.trace)
     check(trace.num_steps > trace.first_step, "FILE", xray.trace, "an X-ray with a step that ended")
     paths = [folder / name for name in ("timeline.svg", "xray.html", "perfetto.json")]
     first = max(trace.first_step, trace.num_steps - MOST_DRAWN)
@@ -116,7 +116,7 @@ def write_pages(xray: XRay, folder: Path) -> list[Path]:
     return paths
 
 
-def _of_ended_steps(trace: Trace) -> Trace:
+def of_ended_steps(trace: Trace) -> Trace:
     """The trace without a last step that has begun and not ended."""
     places = [i for i, r in enumerate(trace.records) if isinstance(r, (StepStarted, StepEnded))]
     if not places or isinstance(trace.records[places[-1]], StepEnded):

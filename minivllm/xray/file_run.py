@@ -11,16 +11,18 @@ from types import SimpleNamespace
 from typing import Any
 
 import uvicorn
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI
+from starlette.responses import HTMLResponse, RedirectResponse
 
 from minivllm.config import CacheConfig, SchedulerConfig
 from minivllm.entrypoints.openai.errors import RequestError, add_handlers
-from minivllm.entrypoints.openai.glass.routes import LOOPBACK, add_glass
+from minivllm.entrypoints.openai.glass.routes import LOOPBACK, add_glass, same_origin
 from minivllm.lab.viz.page.page import page
 from minivllm.logger import init_logger
 from minivllm.trace.records import Record
 from minivllm.trace.state import State
 from minivllm.utils.validation import check
+from minivllm.xray.command import of_ended_steps
 from minivllm.xray.fields import needed
 from minivllm.xray.follow import Following, grown_lines
 from minivllm.xray.format import load_xray
@@ -73,6 +75,7 @@ class AttachedRun:
             cache_config=cache,
             scheduler_config=SchedulerConfig(**limits),
         )
+        self.can_step = xray.trace.first_step == 0  # else its oldest steps were dropped
         self.kv_cache_config = SimpleNamespace(num_blocks=xray.trace.num_blocks, groups=())
 
     def follow(self, note: Callable[[list[Record | State]], None]) -> None:
@@ -133,30 +136,40 @@ class AttachedRun:
 
 
 def make_app(run: AttachedRun) -> FastAPI:
-    """The application with the page, made inside of the event loop that serves it.
+    """The application with two pages, made inside of the event loop that serves it.
 
-    Of a run that has ended it is the page that steps through it.
+    /glass shows the run as it goes on; /glass/steps steps through what is there of it.
     """
     app = FastAPI()
     add_handlers(app)
     app.state.served = SimpleNamespace(args=SimpleNamespace(host=LOOPBACK[0]))
-    add_glass(app, run, f"vLLM {run.version}")  # type: ignore[arg-type]
+    add_glass(app, run, f"vLLM {run.version}", attached=True)  # type: ignore[arg-type]
     live = app.state.glass_page
-    app.state.glass_page = lambda: ended_page(run) or live()
+    app.state.glass_page = lambda: (run.has_ended and steps_page(run)) or live()
+
+    @app.get("/glass/steps", dependencies=[Depends(same_origin)])
+    def steps():
+        html = steps_page(run)
+        return HTMLResponse(html) if html else RedirectResponse("../glass")
+
     return app
 
 
-def ended_page(run: AttachedRun) -> str:
-    """The page with a slider for a run that has ended; empty while it goes on, or if none is."""
-    if not run.has_ended:
+def steps_page(run: AttachedRun) -> str:
+    """The page with a slider for what is there of a run; empty if it cannot be stepped through."""
+    if not run.can_step:
         return ""
     try:
         xray = load_xray(run.path)
         check_records(xray)
-        return page(
-            xray.trace, f"What vLLM {run.version} did: the run has ended", None, decode=None
-        )
-    except (OSError, ValueError) as error:  # its oldest steps were dropped, or it is broken
+        trace = of_ended_steps(xray.trace)
+        if trace.num_steps == 0:
+            return ""
+        end = "recorded, ended at" if run.has_ended else "recorded up to"
+        title = f"vLLM {run.version}, {end} step {trace.num_steps - 1}"
+        return page(trace, title, None, decode=None)
+    except (OSError, ValueError) as error:  # a line of it is broken
+        run.can_step = False
         logger.warning("%s cannot be stepped through: %s", run.path, error)
         return ""
 

@@ -116,7 +116,7 @@ def test_pause_step_and_resume(server, client):
             {b for r in shown["frame"]["rows"] for b in r[5]}
         )
         assert "decode" in shown["frame"]["words"][1]
-        assert shown["timeline"].startswith("<svg")
+        assert shown["timeline"]["last"] == first + 3
         time.sleep(0.3)
         assert page.pictures[-1]["numbers"]["step"] == first + 3, "it stands still"
         client.post("/glass/resume")
@@ -209,7 +209,7 @@ def test_requests_come_with_their_texts_also_when_they_are_finished(server, clie
             assert text == choice["text"].strip()
         chats = [r for p in page.pictures for r in p["requests"] if r["id"].startswith(chat["id"])]
         assert (chats[-1]["kind"], chats[-1]["going"]) == ("Chat", False)
-        assert chats[-1]["prompt"] == "user\nHello\nassistant"
+        assert chats[-1]["prompt"] == "Hello"
         said = chat["choices"][0]["message"]["content"]
         assert [text for _, text in chats[-1]["answers"]] == [said.strip()]
 
@@ -378,7 +378,7 @@ def test_what_the_guide_types():
         result = bench_serve([*load, "--base-url", server.url, "--disable-tqdm"])
         assert (result["completed"], result["failed"]) == (64, 0)
         assert server.engine.engine_core.scheduler.num_preemptions > 0
-        timelines = [picture["timeline"] for picture in watcher.pictures]
+        timelines = [json.dumps(picture["timeline"]) for picture in watcher.pictures]
         assert any("preempted" in timeline for timeline in timelines)
 
 

@@ -108,7 +108,7 @@ def test_before_the_first_step():
     trace = traced_runs.chunked()
     run = live_run(trace)
     shown = picture(run)
-    assert shown["timeline"] == ""
+    assert shown["timeline"] is None
     assert shown["frame"]["words"] == ["", "No step yet.", ""]
     run.update(trace.records[:1])  # a request has come, and waits
     shown = picture(run)

@@ -110,15 +110,15 @@ def test_the_page_of_a_run_that_has_ended_says_so_and_has_a_scrubber(tmp_path):
     path = tmp_path / "run.jsonl"
     path.write_text("".join(LINES[:60]) + ended_line())
     contents, page = pictures_of(path, lambda content: content["ended"])
-    assert "the run has ended" in page
+    assert "recorded, ended at step" in page
     assert 'type="range"' in page
     contents, page = pictures_of(WAITS, lambda content: content["ended"])
-    assert "the run has ended" in page
+    assert "recorded, ended at step 304" in page
     path.write_text("".join(LINES[:60]))
     last = max(json.loads(line)["step"] for line in LINES[1:60])
     contents, page = pictures_of(path, lambda content: content["frame"]["step"] == last)
     assert not contents[-1]["ended"]
-    assert "the run has ended: " not in page
+    assert "recorded, ended" not in page
 
 
 def test_the_page_goes_on_behind_a_line_that_cannot_be_read(tmp_path):

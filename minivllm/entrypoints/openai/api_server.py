@@ -87,7 +87,8 @@ def build_app(engine: AsyncLLM, args: Namespace) -> FastAPI:
         routes.add_tokenizer_info(app)
     state.glass = None
     if args.glass:
-        add_glass(app, engine, served.models.model_name())
+        name = served.models.model_name()
+        add_glass(app, engine, name, served.chat_template, small=args.small_pool)
     if envs.server_dev_mode():
         logger.warning("dev mode: every client of this server can pause it and abort requests")
         app.include_router(dev_routes.router)

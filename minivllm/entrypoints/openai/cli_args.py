@@ -34,6 +34,7 @@ _PARSERS: dict[str, Callable[[str], Any]] = {
     "list[str]": str,
 }  # fmt: skip
 _METAVARS = {"int": "N", "float": "NUMBER"}  # of the help
+GLASS_BLOCKS = 48  # of a small pool behind glass, the null block included
 # vLLM's other name of a flag
 _SHORT = {"speculative_config": "-sc", "tensor_parallel_size": "-tp",
           "pipeline_parallel_size": "-pp", "data_parallel_size": "-dp"}  # fmt: skip
@@ -122,6 +123,7 @@ def parse_args(words: list[str], prog: str = "minivllm serve") -> argparse.Names
     if args.glass:
         args.host = args.host or "127.0.0.1"
         args.trace = True
+        _make_small(args)
     if args.enable_auto_tool_choice and not args.tool_call_parser:
         parser.error("--enable-auto-tool-choice needs --tool-call-parser")
     for ok, flag, value, allowed in (
@@ -141,6 +143,21 @@ def parse_args(words: list[str], prog: str = "minivllm serve") -> argparse.Names
         if not ok:
             parser.error(f"{flag} must be {allowed}, got {value}")
     return args
+
+
+def _make_small(args: argparse.Namespace) -> None:
+    """Give the embedded model behind glass a pool that is seen block by block, and that fills.
+
+    A size that is given, or a model of one's own, keeps the usual one.
+    """
+    block_size = args.block_size or 16
+    room = (GLASS_BLOCKS - 1) * block_size  # one of them is the null block
+    sizes = (args.model, args.num_gpu_blocks_override, args.kv_cache_memory_bytes)
+    usual = args.gpu_memory_utilization == AsyncEngineArgs.gpu_memory_utilization
+    args.small_pool = sizes == (None, None, None) and usual and (args.max_model_len or 0) <= room
+    if args.small_pool:
+        args.num_gpu_blocks_override = GLASS_BLOCKS
+        args.max_model_len = args.max_model_len or min(512, room)
 
 
 def engine_args(args: argparse.Namespace) -> AsyncEngineArgs:

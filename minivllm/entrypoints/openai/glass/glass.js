@@ -1,52 +1,47 @@
-// Chats with the model at the left, and shows the engine's pictures at the right; draw.js draws.
+// Shows the engine's pictures as they come; draw.js draws.
 let run = {};
+let last = null;  // the picture that is shown
+let next = null;  // the one that comes after it
+let came = 0;  // when the latest came, in milliseconds
+let whenShown = () => {};  // what else is done with a picture
 
-// -- the server -----------------------------------------------------------------------------------
-
-let key = sessionStorage.getItem("key");
-const headers = () => (key ? { Authorization: `Bearer ${key}` } : {});
-
-async function send(path, options = {}) {
-  const answer = await fetch(path, { ...options, headers: { ...headers(), ...options.headers } });
-  if (answer.status === 401) $("unlock").hidden = false;
-  if (answer.ok) return answer;
-  const said = await answer.json().catch(() => ({}));
-  throw new Error(said.error?.message || said.error || `status ${answer.status}`);
-}
-
-/** The data of server-sent events, as they come. */
-async function* eventsOf(answer) {
-  const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
-  let text = "";
-  for (;;) {
-    const { value, done } = await reader.read();
-    if (done) return;
-    const events = (text + value).split("\n\n");
-    text = events.pop();
-    for (const event of events) yield event.slice("data: ".length);
-  }
-}
-const wait = milliseconds => new Promise(done => setTimeout(done, milliseconds));
-
-// -- the engine, live -----------------------------------------------------------------------------
+const COMPILES = 60;  // steps; a process that has done fewer may have to compile
+const LONG = 1500;  // milliseconds without a step
 
 async function watch() {
   for (;;) {
     try {
-      for await (const event of eventsOf(await send("glass/events"))) show(JSON.parse(event));
+      for await (const event of eventsOf(await send("glass/events"))) keep(JSON.parse(event));
     } catch { /* it is asked again */ }
     $("gone").hidden = false;
     await wait(1000);
   }
 }
 
-function show({ run: constants, frame: packed, timeline, numbers, pace, ended, requests }) {
+/** Note a picture. The latest one is drawn when the screen is: several may come before. */
+function keep(picture) {
+  const isFirst = next === null;
+  next = picture;
+  came = performance.now();
+  if (isFirst) requestAnimationFrame(() => {
+    show(next);
+    next = null;
+  });
+}
+
+function show(picture) {
+  const { run: constants, frame: packed, timeline, numbers } = picture;
+  last = picture;
   run = constants;
   const [frame] = unpack([packed]);
   $("gone").hidden = true;
-  prepare();
+  if (isAnother(run)) {  // these look at sizes, which makes the browser lay out the page
+    prepare();
+    fitPool();
+  }
+  drawSizes(picture.server);
   drawNumbers(numbers);
-  drawPace(pace, ended);
+  drawPace();
   drawWords(frame);
   drawQueue(frame);
   drawTables(frame);
@@ -54,179 +49,109 @@ function show({ run: constants, frame: packed, timeline, numbers, pace, ended, r
   drawTimeline(timeline);
   $("cached-means").hidden = $("shared-means").hidden = false;
   fitMarks([frame]);
-  showOthers(requests);
-  markMine();
+  whenShown(picture);
+}
+
+/** The server's sizes: another one may have been started in its place. */
+function drawSizes({ tokens, seqs, length, small }) {
+  const more = small ? ", small on purpose; <code>--num-gpu-blocks-override</code> for more" : "";
+  $("sizes").innerHTML = `${run.numBlocks} blocks of ${plural(run.blockSize, "slot")}, one of them null${more}. ` +
+    `At most ${plural(tokens, "token")} and ${plural(seqs, "sequence")} a step, ${plural(length, "token")} a request.`;
 }
 
 function drawNumbers({ step, running, waiting, free, usable, prompt, cached, note }) {
   const shown = {
-    "sequences running": running, "waiting": waiting, "blocks free": `${free} of ${usable}`,
-    [`prompt tokens found in the prefix cache${note && ` (${note})`}`]: `${cached} of ${prompt}`,
-    "steps": step + 1,
+    "steps": step + 1, "running": running, "waiting": waiting, "blocks free": `${free} of ${usable}`,
+    "from the prefix cache": `${cached} of ${prompt}`,
   };
+  const why = "prompt tokens that were found in the prefix cache" + (note && `; ${note}`);
   $("numbers").innerHTML = Object.entries(shown).map(([name, value]) =>
-    `<div><dt>${name}</dt><dd>${value}</dd></div>`).join("");
+    `<div${name.endsWith("cache") ? ` title="${escape(why)}"` : ""}>` +
+    `<dt>${name}</dt><dd>${value}</dd></div>`).join("");
 }
 
-/** As wide as there is room for, though not smaller than can be read; its end is what is seen. */
-function drawTimeline(svg) {
-  const chart = $("chart");
-  const atEnd = chart.scrollLeft + chart.clientWidth >= chart.scrollWidth - 1;
-  chart.innerHTML = svg;
-  const picture = chart.firstElementChild;
-  if (picture) picture.style.minWidth = Math.min(704, picture.width.baseVal.value) + "px";
-  if (atEnd) chart.scrollLeft = chart.scrollWidth;
+let shape = "";
+/** True for the first picture, and where blocks are drawn in another way than in the one before. */
+function isAnother({ dense, detailed, numDrawn, blockSize, tokens }) {
+  const before = shape;
+  shape = [dense, detailed, numDrawn, blockSize, tokens?.width].join();
+  return shape !== before;
 }
 
-function drawPace(pace, ended) {
-  if (ended) {
-    $("state").textContent = "the run has ended; reload this page to step through it";
-    for (const name of ["pause", "one-step", "resume", "pace"]) $(name).disabled = true;
-    return;
+const room = { pool: 0, chart: 0 };  // widths
+/** As many blocks in a line as have room, a round number of them; each as high as a full one. */
+function fitPool() {
+  const pool = $("pool"), width = run.dense ? 27 : run.detailed ? 62 : 47;
+  const columns = [40, 20, 16, 12, 10, 8, 6, 5, 4].find(n => n * width <= room.pool) || 4;
+  pool.style.setProperty("--columns", Math.min(columns, Math.max(run.numDrawn, 4)));
+  pool.style.setProperty("--lines", Math.ceil(run.blockSize / perLine()));
+}
+
+// -- pace -----------------------------------------------------------------------------------------
+
+/** True if a new process has work and shows no step: its loops are compiled then. */
+const compiles = () => last.pace !== 0 && last.numbers.running + last.numbers.waiting > 0 &&
+  last.numbers.step < COMPILES && performance.now() - came > LONG;
+
+function stateOf({ pace, ended, server, numbers }) {
+  if (!$("gone").hidden) return "no answer";
+  if (ended) return `recorded, ended at step ${numbers.step}`;
+  if (server.attached) {
+    const seconds = Math.round((performance.now() - came) / 1000);
+    return `step ${numbers.step}` + (seconds > 3 ? `, nothing new for ${seconds} s` : ", live");
   }
-  $("state").textContent = pace === null ? "running" : pace ? `${plural(pace, "step")} a second`
-    : "paused";
-  $("pause").disabled = pace === 0;
-  $("resume").disabled = pace === null && !$("pace").value;
+  if (compiles()) return "compiling, about 10 s, only once";
+  return pace === null ? "running" : pace ? `${plural(pace, "step")} a second` : "paused";
 }
 
-const press = path => send(path, { method: "POST" }).catch(error => say(error.message));
-$("pause").addEventListener("click", () => press("glass/pause"));
-$("one-step").addEventListener("click", () => press("glass/step"));
-const resume = () =>
-  press("glass/resume" + ($("pace").value && "?steps_per_second=" + $("pace").value));
-$("resume").addEventListener("click", resume);
-$("pace").addEventListener("change", resume);
-
-// -- the conversation -----------------------------------------------------------------------------
-
-const messages = [];
-const me = Math.random().toString(36).slice(2, 6);  // in the ids of this page's requests
-let count = 0;
-let asking = null;  // what ends the request that is on its way
-
-function say(text, look = "") {
-  const line = document.createElement("p");
-  line.className = look;
-  line.textContent = text;
-  $("talk").append(line);
-  line.scrollIntoView({ block: "end" });
-  return line;
+function drawPace() {
+  $("state").textContent = stateOf(last);
+  if ($("slider")) return drawScrubber();
+  $("pause").disabled = last.pace === 0;
+  $("resume").disabled = last.pace === null && !$("pace").value;
 }
 
-/** Letters of the sequences that write the answers here, once the engine knows them. */
-function markMine() {
-  for (const line of document.querySelectorAll("#talk [data-seq]")) {
-    const owner = run.owners.find(owner => owner.id === line.dataset.seq);
-    if (owner && !line.querySelector(".badge"))
-      line.insertAdjacentHTML("afterbegin",
-        `<span class="owner-${owner.colour} badge">${owner.letter}</span>`);
-    const row = document.querySelector(`#tables [data-seq="${CSS.escape(line.dataset.seq)}"]`);
-    row?.classList.add("yours");
-  }
+/** A run that is attached: what has been is on a page of its own, and this one loads it at the end. */
+function drawScrubber() {
+  const slider = $("slider"), { numbers, ended, server } = last;
+  slider.max = numbers.step;
+  slider.disabled = numbers.step < 0 || !server.steps;
+  if (document.activeElement !== slider) slider.value = numbers.step;
+  $("back").hidden = slider.disabled;
+  if (ended && server.steps) location.replace("glass/steps#step=" + numbers.step);
 }
 
-// -- requests of other clients --------------------------------------------------------------------
+const press = path => send(path, { method: "POST" }).catch(error => say(inWords(error), "problem"));
+const resume = () => press("glass/resume" + ($("pace").value && "?steps_per_second=" + $("pace").value));
 
-const MOST = 32;  // that stay in the conversation
-let past = null;  // ids of the requests that were finished when the page was opened
-const cards = new Map();  // by request id, of those that the engine still knows
-
-/** A card in the conversation for each: its kind, its prompt, and its answers as they grow. */
-function showOthers(requests) {
-  const talk = $("talk"), atEnd = talk.scrollTop + talk.clientHeight >= talk.scrollHeight - 2;
-  past ??= new Set(requests.filter(request => !request.going).map(request => request.id));
-  const known = new Set(requests.map(request => request.id));
-  for (const [id, card] of cards) if (!known.has(id)) {
-    card.classList.remove("going");
-    cards.delete(id);
-  }
-  for (const { id, going, kind, prompt, answers } of requests) {
-    if (id.startsWith(`chatcmpl-${me}-`) || past.has(id)) continue;
-    if (!cards.has(id)) {
-      const card = document.createElement("section");
-      card.className = "other";
-      cards.set(id, card);
-      talk.append(card);
-    }
-    cards.get(id).classList.toggle("going", going);
-    cards.get(id).innerHTML = `<small>${kind} of another client</small>` +
-      `<p class="prompt">${escape(prompt)}</p>` +
-      answers.map(([index, text]) => `<p>${badge(index)}${escape(text)}</p>`).join("");
-  }
-  const shown = talk.querySelectorAll(".other");
-  for (let i = 0; i < shown.length - MOST; i++) shown[i].remove();
-  if (atEnd) talk.scrollTop = talk.scrollHeight;
-}
-
-// -- asking ---------------------------------------------------------------------------------------
-
-async function ask(text) {
-  const n = Number($("n").value), name = `${me}-${++count}`;
-  messages.push({ role: "user", content: text });
-  say(text, "mine");
-  const lines = Array.from({ length: n }, (_, i) => {
-    const line = say("", "going");
-    line.dataset.seq = `chatcmpl-${name}-0` + (i ? `/${i}` : "");
-    return line.appendChild(document.createElement("span"));
+if ($("slider")) {
+  $("slider").addEventListener("change", () => {
+    location.href = "glass/steps#step=" + $("slider").value;
   });
-  const texts = Array(n).fill("");
-  asking = new AbortController();
-  $("send").disabled = true;
-  $("hang-up").hidden = false;
-  let end = "";
-  try {
-    const answer = await send("v1/chat/completions", {
-      method: "POST", signal: asking.signal,
-      headers: { "Content-Type": "application/json", "X-Request-Id": name },
-      body: JSON.stringify({ messages, n, stream: true, max_tokens: Number($("most").value),
-        temperature: Number($("temperature").value) }),
-    });
-    for await (const event of eventsOf(answer)) {
-      if (event === "[DONE]") break;
-      const chunk = JSON.parse(event);
-      if (chunk.error) throw new Error(chunk.error.message);
-      for (const { index, delta } of chunk.choices) {
-        texts[index] += delta.content || "";
-        lines[index].textContent = texts[index];
-      }
-      $("talk").scrollTop = $("talk").scrollHeight;
-    }
-  } catch (error) {
-    end = error.name === "AbortError" ? "You hung up." : error.message;
-  }
-  lines.forEach(line => line.parentNode.classList.remove("going"));
-  if (end) lines[0].insertAdjacentHTML("afterend", `<small>${escape(end)}</small>`);
-  if (texts[0]) messages.push({ role: "assistant", content: texts[0] });
-  else messages.pop();  // no answer came: as if it had not been asked
-  asking = null;
-  $("send").disabled = false;
-  $("hang-up").hidden = true;
+} else {
+  $("pause").addEventListener("click", () => press("glass/pause"));
+  $("one-step").addEventListener("click", () => press("glass/step"));
+  $("resume").addEventListener("click", resume);
+  $("pace").addEventListener("change", resume);
+  document.addEventListener("keydown", event => {
+    const onControl = event.target.closest("button, summary, input, textarea, select, a");
+    if (event.key !== " " || onControl || event.altKey || event.ctrlKey || event.metaKey || !last) return;
+    event.preventDefault();
+    if (last.pace === 0) resume();
+    else press("glass/pause");
+  });
 }
-
-$("ask").addEventListener("submit", event => {
-  event.preventDefault();
-  const text = $("text").value.trim();
-  if (!text || asking) return;
-  $("text").value = "";
-  ask(text);
-});
-$("text").addEventListener("keydown", event => {
-  if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
-  event.preventDefault();
-  $("ask").requestSubmit();
-});
-$("hang-up").addEventListener("click", () => asking?.abort());
-$("anew").addEventListener("click", () => {
-  asking?.abort();
-  messages.length = 0;
-  document.querySelectorAll("#talk > :not(.other.going)").forEach(line => line.remove());
-});
-$("unlock").addEventListener("submit", event => {
-  event.preventDefault();
-  key = $("key").value;
-  sessionStorage.setItem("key", key);
-  $("unlock").hidden = true;
-});
-new ResizeObserver(() => run.blockSize && layOut()).observe($("pool"));
-watch();
+setInterval(() => last && ($("state").textContent = stateOf(last)), 500);
+new ResizeObserver(() => {
+  room.pool = $("pool").clientWidth;
+  room.chart = $("chart").clientWidth;
+  if (!last) return;
+  fitPool();
+  drawTimeline(last.timeline);
+}).observe($("chart"));
+const recolour = () => {
+  inks = null;
+  if (last) drawTimeline(last.timeline);
+};
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", recolour);
+$("theme").addEventListener("change", recolour);

@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 from fastapi import APIRouter, Depends, FastAPI, Query, Request
 from jinja2 import PackageLoader
-from starlette.responses import HTMLResponse
+from starlette.responses import HTMLResponse, RedirectResponse
 
 from minivllm.engine.async_llm import AsyncLLM
 from minivllm.entrypoints.openai.errors import JSON, RequestError
@@ -74,21 +74,31 @@ async def resume(raw: Request, steps_per_second: float | None = Query(None, gt=0
     return JSON({"status": "resumed"})
 
 
-def add_glass(app: FastAPI, engine: AsyncLLM, title: str) -> None:
+async def to_the_page():
+    """Send a browser from the server's root to the page."""
+    return RedirectResponse("glass")
+
+
+def add_glass(
+    app: FastAPI, engine: AsyncLLM, title: str, chat_template: str | None = None,
+    small: bool = False, attached: bool = False,
+) -> None:  # fmt: skip
     """Add the page and its endpoints to an application.
 
     Args:
         app: the application.
         engine: one that writes a trace.
         title: the name of the model.
+        chat_template: the server's; None: the tokenizer's own.
+        small: whether the pool is small because no size was asked for.
+        attached: whether it is a run that another process makes: nothing is asked or paused.
 
     Raises:
         ValueError: if the engine writes no trace.
     """
-    app.state.glass = GlassShow(engine)
+    app.state.glass = GlassShow(engine, chat_template, small, attached)
     templates = environment(PackageLoader("minivllm.entrypoints.openai", "glass"))
     template = templates.get_template("glass.html")
-    app.state.glass_page = lambda: template.render(
-        title=title, engine=engine, limits=engine.vllm_config.scheduler_config
-    )
+    app.state.glass_page = lambda: template.render(title=title, chats=not attached)
     app.include_router(router)
+    app.add_api_route("/", to_the_page, include_in_schema=False)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import secrets
 import time
 from collections.abc import AsyncGenerator, Sequence
 from functools import lru_cache
-from typing import cast
+from typing import Any, cast
 
 from minivllm.engine.async_llm import AsyncLLM
-from minivllm.entrypoints.openai.glass.transcripts import Transcripts
+from minivllm.entrypoints.openai.glass.transcripts import LastTurn, Transcripts
 from minivllm.kv.kv_cache_spec import table_groups
 from minivllm.lab.viz.model.live import LiveRun
 from minivllm.lab.viz.page.live import picture
@@ -21,7 +22,7 @@ from minivllm.trace.state import State
 
 logger = init_logger(__name__)
 
-_SECONDS_BETWEEN = 0.12  # at least, from one picture to the next
+_SECONDS_BETWEEN = 0.04  # at least, from one picture to the next
 _REST = 9  # times a picture's CPU time, at least, until the next one
 _dumps = json.JSONEncoder(separators=(",", ":")).encode
 
@@ -35,13 +36,26 @@ class GlassShow:
 
     Args:
         engine: one that writes a trace.
+        chat_template: the server's; None: the tokenizer's own.
+        small: whether the pool is small because no size was asked for.
+        attached: whether it is a run that another process makes, or has made.
 
     Raises:
         ValueError: if it writes none.
     """
 
-    def __init__(self, engine: AsyncLLM):
+    def __init__(
+        self,
+        engine: AsyncLLM,
+        chat_template: str | None = None,
+        small: bool = False,
+        attached: bool = False,
+    ):
         self.engine = engine
+        self._id = secrets.token_hex(4)  # by which a page knows that another server came
+        self._small = small
+        self._attached = attached
+        self._last_turn = _last_turn(engine.tokenizer, chat_template)
         self.pace: float | None = None  # steps a second; None: full speed; 0: paused
         self.num_watchers = 0
         self._begin()
@@ -58,7 +72,7 @@ class GlassShow:
         """Begin with a state; None: with that before the first step."""
         config = self.engine.vllm_config
         tokenizer = self.engine.tokenizer
-        decode = None if tokenizer is None else lru_cache(None)(lambda i: tokenizer.decode([i]))
+        decode = None if tokenizer is None else lru_cache(None)(self._token_text)
         limits = config.scheduler_config
         groups = self.engine.kv_cache_config.groups
         self._run = LiveRun(
@@ -72,7 +86,7 @@ class GlassShow:
         )
         if state is not None:
             self._run.begin(state)
-        self._transcripts = Transcripts(self._run, self._text_of)
+        self._transcripts = Transcripts(self._run, self._text_of, self._last_turn)
 
     async def watch(self) -> AsyncGenerator[bytes, None]:
         """Server-sent events, each a whole picture: one at once, then one after each change.
@@ -127,11 +141,34 @@ class GlassShow:
             await self.engine.resume_generation(num_steps=1)
             await asyncio.sleep(1 / pace)
 
-    def _text_of(self, token_ids: Sequence[int]) -> str:
-        """Text of a request or of its answer; numbers, where the engine has no tokenizer."""
+    def _text_of(self, token_ids: Sequence[int], plain: bool) -> str:
+        """Text of a request or of its answer; numbers, where the engine has no tokenizer.
+
+        ``plain`` leaves special tokens out.
+        """
         if self.engine.tokenizer is None:
             return " ".join(map(str, token_ids))
-        return self.engine.tokenizer.decode(token_ids, skip_special_tokens=True)
+        return self.engine.tokenizer.decode(token_ids, skip_special_tokens=plain)
+
+    def _token_text(self, token_id: int) -> str:
+        """Text of one token, as it is drawn; a special one has a short name."""
+        tokenizer = self.engine.tokenizer
+        if token_id == tokenizer.eos_token_id:
+            return "⟨end⟩"
+        return "⟨…⟩" if token_id in tokenizer.all_special_ids else tokenizer.decode([token_id])
+
+    def _server_to_json(self) -> dict[str, Any]:
+        """Sizes of this server: after a restart a page has to learn them again."""
+        limits = self.engine.vllm_config.scheduler_config
+        return {
+            "id": self._id,
+            "attached": self._attached,
+            "steps": getattr(self.engine, "can_step", False),
+            "tokens": limits.max_num_batched_tokens,
+            "seqs": limits.max_num_seqs,
+            "length": limits.max_model_len,
+            "small": self._small,
+        }
 
     def _note_on_hits(self) -> str:
         """Words beside the prefix cache's hits; "" if they need no explanation."""
@@ -195,4 +232,12 @@ class GlassShow:
         if self.num_watchers:
             content = picture(self._run) | {"requests": self._transcripts.to_json()}
             content["numbers"]["note"] = self._note_on_hits()
+            content["server"] = self._server_to_json()
         return content, time.thread_time() - began
+
+
+def _last_turn(tokenizer: Any, chat_template: str | None) -> LastTurn | None:
+    try:
+        return LastTurn(tokenizer, chat_template)
+    except ValueError:  # no tokenizer, no template, or one of another kind
+        return None

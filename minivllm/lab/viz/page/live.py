@@ -7,9 +7,10 @@ from typing import Any
 
 from minivllm.lab.viz.blocks.pool import MAX_DETAILED
 from minivllm.lab.viz.blocks.snapshot import MAX_ENTRIES, MAX_SLOTS
-from minivllm.lab.viz.figures.timeline import draw_window
+from minivllm.lab.viz.draw.palette import Owner
 from minivllm.lab.viz.model.frames import StepFrame
 from minivllm.lab.viz.model.live import LiveRun
+from minivllm.lab.viz.model.timeline_model import Cell, TimelineWindow
 from minivllm.lab.viz.page.page import (
     MAX_NUMBERED,
     Packer,
@@ -57,7 +58,7 @@ def picture(run: LiveRun) -> dict[str, Any]:
             **groups_to_json(run.state.groups),
         },
         "frame": Packer(owners, detailed).pack(replace(frame, cached=cached & set(drawn))),
-        "timeline": draw_window(window).svg if window else "",
+        "timeline": window_to_json(window, owners) if window else None,
         "numbers": {
             "step": run.step,
             "running": len(frame.running),
@@ -83,3 +84,40 @@ def _drawn(run: LiveRun, frame: StepFrame) -> list[int]:
         for line in sorted(lines)
         for block in range(line * LINE, min((line + 1) * LINE, num_blocks))
     ]
+
+
+def window_to_json(window: TimelineWindow, owners: dict[str, Owner]) -> dict[str, Any]:
+    """The last steps as numbers: rows of cells, and lanes of what each step used.
+
+    A page draws as many of them as it has room for. An owner is its place among ``owners``.
+    """
+    places = {owner.letter: index for index, owner in enumerate(owners.values())}
+    lanes = [list(lane) for lane in window.lanes]
+    lanes += [[lane.name, lane.limit_name, lane.values, lane.limit] for lane in window.item_lanes]
+    if window.num_drafts:
+        drafts = [step.num_drafts for step in window.steps]
+        lanes.append(["drafts", "most", drafts, max(drafts)])
+    return {
+        "first": window.first,
+        "last": window.last,
+        "said": window.alt,
+        "rows": [
+            [places[owner.letter], [_cell(step, cell) for step, cell in cells.items() if cell.kind]]
+            for owner, cells in window.rows
+        ],
+        "more": len(window.all_rows) - len(window.rows),
+        "lanes": lanes,
+    }
+
+
+def _cell(step: int, cell: Cell) -> list:
+    """Step, kind, tokens, drafts accepted, and what has happened, if anything."""
+    events = {
+        "preempted": cell.preempted,
+        "dropped": cell.dropped,
+        "finished": cell.finished,
+        "planned before its token was known": cell.is_placeholder,
+        "wasted": cell.is_wasted,
+    }
+    happened = [name for name, has in events.items() if has]
+    return [step, cell.kind, cell.num_tokens, cell.num_accepted, *([happened] if happened else [])]
