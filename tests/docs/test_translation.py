@@ -1,4 +1,4 @@
-"""Translation: texts are exchanged when modules are compiled, and siblings of notebooks are made."""
+"""Translation: texts are exchanged when modules are compiled; siblings of notebooks."""
 
 import ast
 import os
@@ -17,7 +17,7 @@ from minivllm.lab.translation.importing import compile_translated, set_language
 from minivllm.lab.translation.messages import has_words, message_of, strings
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "notebooks"))
-import translate  # noqa: E402
+import translate
 
 CODE = '''\
 """A docstring of words stays."""
@@ -74,7 +74,7 @@ def test_a_language_that_is_not_there_or_a_broken_catalogue_is_one_sentence(tmp_
         set_language("xx")
     broken = tmp_path / "lab.po"
     broken.write_text('msgid "a"\nmsgstr "b\nwhat')
-    with pytest.raises(ValueError, match="the catalogue .*lab.po cannot be read: "):
+    with pytest.raises(ValueError, match=r"the catalogue .*lab\.po cannot be read: "):
         Catalogue.read(broken)
     assert not TEXTS, "English goes on"
 
