@@ -129,10 +129,12 @@ def literal(message: Message, text: str) -> str:
     """A string or f-string of Python that says a text, as one literal."""
     assert message.node is not None, "it is a string"
     fields = fields_of(message.node)
-    pieces = split(text, fields)
+    pieces = split(message.text, text, fields)
 
     def quoted(piece: str) -> str:
         escaped = piece.replace("\\", "\\\\").replace("\n", "\\n").replace("\t", "\\t")
+        if fields:
+            escaped = escaped.replace("{", "{{").replace("}", "}}")
         return escaped.replace('"', '\\"')
 
     said = "".join(piece if i % 2 else quoted(piece) for i, piece in enumerate(pieces))
@@ -182,6 +184,8 @@ def sibling(notebook: NotebookNode, catalogue: Catalogue, language: str) -> Note
             cell.source = translated_source(cell, catalogue, language)
         except ValueError as error:
             raise ValueError(f"cell {cell.id!r}: {error}") from error
+        if cell.cell_type == "code":
+            cell.outputs = []
     return made
 
 
@@ -201,6 +205,14 @@ SOURCES = ("course/**/*.py", "lab/viz/**/*.py", "lab/sim/*.py")
 DATA = ("course/ch*/quiz.toml", "course/ch*/why.toml", "course/ideas.toml")
 
 
+LABELS_DRAWN = (  # single words of figures, which are names in the code
+    "tokens", "blocks", "step", "steps", "logical", "physical", "finished", "waiting", "running",
+    "filled", "written", "empty", "in flight", "prefill", "decode", "verify", "idle", "seconds",
+    "budget", "usable", "device", "known", "wasted", "padded", "flat", "Queues",
+    "Hint", "Solution", "#th",
+)  # fmt: skip
+
+
 def package_messages() -> dict[str, list[str]]:
     """Messages of exercises, figures, reports and quizzes, each with its files."""
     found: dict[str, list[str]] = {}
@@ -213,15 +225,30 @@ def package_messages() -> dict[str, list[str]]:
 
     for pattern in SOURCES:
         for path in sorted(PACKAGE.glob(pattern)):
-            for node in strings(ast.parse(path.read_bytes())):
-                if has_words(node):
+            tree = ast.parse(path.read_bytes())
+            for node in strings(tree):
+                if has_words(node, 1 if isinstance(node, ast.JoinedStr) else 2):
                     add(message_of(node) or "", path)
+            for word in _asked_by_name(tree):
+                add(word, path)
+    for word in LABELS_DRAWN:
+        add(word, PACKAGE / "lab" / "viz")
     for pattern in DATA:
         for path in sorted(PACKAGE.glob(pattern)):
             for text in _texts(read_toml(str(path.relative_to(PACKAGE / "course")))):
                 if len(_WORD.findall(text)) > 0:
                     add(one_line(text), path)
     return found
+
+
+def _asked_by_name(tree: ast.AST) -> Iterator[str]:
+    """Words that a module looks up itself: labels, and nouns with their counters."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.args:
+            form = {"translated": "{}", "count": "# {}"}.get(node.func.id)
+            for word in ast.walk(node.args[-1]) if form else ():
+                if isinstance(word, ast.Constant) and isinstance(word.value, str):
+                    yield form.format(word.value)
 
 
 def _texts(data: object) -> Iterator[str]:
@@ -301,11 +328,15 @@ class Translation:
         """Extract and build a notebook; True if its sibling must be run."""
         notebook = nbformat.read(HERE / f"{name}.ipynb", as_version=4)
         catalogue = self.extract(self.folder / f"{name}.po", notebook_messages(notebook))
-        made = sibling(notebook, catalogue, self.language)
+        try:
+            made = sibling(notebook, catalogue, self.language)
+        except ValueError as error:
+            raise ValueError(f"{self.language}/{name}.po: {error}") from error
         path = self.folder / f"{name}.ipynb"
         if path.exists():
             there = nbformat.read(path, as_version=4)
-            if _sources(there) == _sources(made):
+            was_run = any(cell.get("outputs") for cell in there.cells)
+            if _sources(there) == _sources(made) and was_run:
                 return False
         self.stale.append(str(path.relative_to(HERE.parent)))
         if not self.is_check:
@@ -331,7 +362,11 @@ def main(
     translation = Translation(language, check)
     translation.extract(LOCALE / language / "lab.po", package_messages())
     known = sorted(path.stem for path in translation.folder.glob("*.po"))
-    changed = [name for name in names or known if translation.notebook(name)]
+    try:
+        changed = [name for name in names or known if translation.notebook(name)]
+    except ValueError as error:
+        print(error)
+        raise typer.Exit(1) from error
     if check:
         if translation.stale:
             print("stale:", *translation.stale, sep="\n  ")

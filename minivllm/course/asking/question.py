@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import textwrap
 from dataclasses import dataclass
 from random import Random
 from typing import Any
 
 from minivllm.course.asking.answers import NotYet, is_blank
 from minivllm.course.asking.texts import one_line, unwrap
+from minivllm.lab.viz.draw.wording import wrap
 
 LETTERS = "abcd"
 
@@ -80,7 +80,7 @@ class Question:
         return self.choices.get(letter.strip().lower()) if isinstance(letter, str) else None
 
     def __repr__(self) -> str:
-        lines = textwrap.wrap(self.text, 90)
+        lines = wrap(self.text, 90)
         for letter, choice in self.choices.items():
-            lines += textwrap.wrap(f"  {letter}) {choice}", 90, subsequent_indent="     ")
+            lines += wrap(f"  {letter}) {choice}", 90, subsequent_indent="     ")
         return "\n".join(lines)

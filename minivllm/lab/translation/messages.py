@@ -1,7 +1,8 @@
 """Messages: the texts in a piece of Python that a reader sees, and a tree in which they are others.
 
-A message is a string of two words or more that is no docstring. An f-string is a template, with its
-expressions in braces as Python writes them: ``"step {r.step:2d}: {way}"``.
+A message is a string of two words or more that is no docstring: a single word may be a key. An
+f-string needs one word, and is a template, with its expressions in braces as Python writes them:
+``"step {r.step:2d}: {way}"``.
 """
 
 from __future__ import annotations
@@ -83,22 +84,26 @@ def strings(tree: ast.AST) -> Iterator[ast.AST]:
     yield from walk(tree)
 
 
-def split(text: str, fields: dict[str, Field]) -> list[str]:
-    """A template as pieces of text and fields in turn.
+def split(message: str, text: str, fields: dict[str, Field]) -> list[str]:
+    """The translation of a template as pieces of text and fields in turn.
 
     Raises:
-        ValueError: if an expression of it is none of these fields.
+        ValueError: if an expression of it is none of the message's fields.
     """
     if not fields:
         return [text]
     known = "|".join(re.escape(each) for each in sorted(fields, key=len, reverse=True))
     pieces = re.split(f"({known})", text)
-    for piece in pieces[::2]:
-        if "{" in piece or "}" in piece:
-            raise ValueError(
-                f"the translation {text!r} has braces that are none of {', '.join(fields)}"
-            )
+    if _num_braces(pieces) > _num_braces(re.split(f"({known})", message)):
+        raise ValueError(
+            f"the translation {text!r} has braces that are none of {', '.join(fields)}"
+        )
     return pieces
+
+
+def _num_braces(pieces: list[str]) -> int:
+    """Braces outside of the fields, which are every second piece."""
+    return sum(piece.count("{") + piece.count("}") for piece in pieces[::2])
 
 
 class Exchanged(ast.NodeTransformer):
@@ -122,12 +127,13 @@ class Exchanged(ast.NodeTransformer):
 
     def visit_JoinedStr(self, node: ast.JoinedStr) -> ast.AST:
         fields = fields_of(node)
-        text = self._exchange(_joined(node)) if has_words(node) else None
+        message = _joined(node)
+        text = self._exchange(message) if has_words(node, 1) else None
         for field in fields.values():  # what is said inside an expression
             field.value = self.visit(field.value)
         if text is None:
             return node
-        pieces = split(text, fields)
+        pieces = split(message, text, fields)
         values: list[ast.expr] = [
             fields[piece] if i % 2 else ast.Constant(piece)
             for i, piece in enumerate(pieces)
