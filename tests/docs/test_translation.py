@@ -2,19 +2,24 @@
 
 import ast
 import os
+import re
 import subprocess
 import sys
+import textwrap
 from copy import deepcopy
 from pathlib import Path
 
+import nbformat
 import polib
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from minivllm.lab.translation import TEXTS
-from minivllm.lab.translation.catalogue import KEPT, Catalogue, languages
+from minivllm.lab.translation.catalogue import KEPT, LOCALE, Catalogue, languages
 from minivllm.lab.translation.importing import compile_translated, set_language
 from minivllm.lab.translation.messages import has_words, message_of, strings
+from minivllm.lab.viz.draw.svg import text_width
+from minivllm.lab.viz.draw.wording import block_list, count, num_columns, ordinal, wrap
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "notebooks"))
 import translate
@@ -199,3 +204,105 @@ def test_a_changed_text_is_fuzzy_and_shown_in_english_with_a_notice(tmp_path):
         "> 原文已更新，译文待校。\n\n# A title of more words\n\n"
         "> 本段尚未翻译。\n\nQuite another sentence."
     )
+
+
+# -- what is shipped --------------------------------------------------------------------------
+
+NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
+SIBLINGS = sorted((NOTEBOOKS / "zh").glob("*.ipynb"))
+
+
+@pytest.mark.parametrize("path", SIBLINGS, ids=lambda path: path.stem)
+def test_a_sibling_has_the_cells_and_the_code_of_its_notebook(path):
+    made = nbformat.read(path, as_version=4)
+    english = nbformat.read(NOTEBOOKS / path.name, as_version=4)
+    assert [cell.id for cell in made.cells] == [cell.id for cell in english.cells]
+    for cell, source in zip(made.cells, english.cells, strict=True):
+        assert (cell.cell_type, cell.metadata) == (source.cell_type, source.metadata)
+        if cell.cell_type == "code":
+            assert without_texts(cell.source) == without_texts(source.source), cell.id
+        else:
+            assert "尚未翻译" not in cell.source, cell.id
+
+
+def test_siblings_and_catalogues_are_what_their_sources_give():
+    """``python notebooks/translate.py zh`` brings them up to date, and asks for no Chinese."""
+    command = [sys.executable, "notebooks/translate.py", "zh", "--check"]
+    made = subprocess.run(command, capture_output=True, text=True, cwd=NOTEBOOKS.parent)
+    assert made.returncode == 0, made.stdout + made.stderr
+
+
+@pytest.mark.parametrize("path", [LOCALE / "zh" / "lab.po", *(NOTEBOOKS / "zh").glob("*.po")])
+def test_a_translation_says_what_its_message_computes(path):
+    """Its expressions are the message's; some may be left out if the entry says so (plurals)."""
+    for entry in polib.pofile(str(path)):
+        if not entry.msgstr or entry.fuzzy:
+            continue
+        said, asked = (sorted(EXPRESSION.findall(text)) for text in (entry.msgstr, entry.msgid))
+        if "fewer-expressions" in entry.flags:
+            assert set(said) < set(asked), entry.msgid
+        else:
+            assert set(said) == set(asked), entry.msgid
+
+
+EXPRESSION = re.compile(r"\{[^{}]*(?:\{[^{}]*\}[^{}]*)*\}")
+
+PSEUDO = """
+import sys
+from minivllm.lab.translation import TEXTS, importing
+from minivllm.lab.translation.catalogue import KEPT, LOCALE, Catalogue
+import polib
+kept = {entry.msgid for entry in polib.pofile(str(LOCALE / "zh" / "lab.po")) if KEPT in entry.flags}
+done = {entry.msgid for entry in polib.pofile(str(LOCALE / "zh" / "lab.po")) if entry.msgstr}
+texts = {text: f"\u27e6{text}\u27e7" for text in done - kept if "#" not in text and " " in text}
+sys.meta_path.insert(0, importing.TranslatingFinder("xx", Catalogue(texts=texts)))
+TEXTS.update(texts)
+
+from minivllm.course.asking.exercise import Seeded
+from minivllm.exercises import ch03, ch05, ch08, quiz
+from minivllm.lab.sim import dry_run, prefix_hits
+from minivllm.lab.viz import block_grid, block_table, filmstrip, prefix_tree, timeline
+
+trace = dry_run([(9, 6), (6, 5), (5, 10)], num_blocks=12, block_size=4)
+for drawn in (timeline(trace), block_grid(trace, 3), block_table(trace, 3),
+              filmstrip(trace, steps=[0, 2, 3]), prefix_tree(trace, 3)):
+    assert "\u27e6" in drawn.svg, drawn
+for chapter in (ch03, ch05, ch08):
+    for name in [name for name, kind in vars(chapter).items() if isinstance(kind, Seeded)]:
+        exercise = getattr(chapter, name)(seed=0)
+        exercise.check(exercise.solve())
+        assert "\u27e6" in repr(exercise), name
+for number in ("00", "03", "08"):
+    for question in quiz[number].questions:
+        question.check(question.answer)
+print("as in English")
+"""
+
+
+def test_no_text_is_a_key():
+    """A language in which each text is in brackets: all is drawn and graded as in English."""
+    told, _ = in_a_process(PSEUDO)
+    assert told == "as in English\n"
+
+
+def test_lines_are_broken_by_columns_and_never_before_a_full_stop():
+    text = "每一步都重新决定哪些请求在批次里，decode 与 prefill 共用一步。"
+    lines = wrap(text, 20)
+    assert "".join(lines).replace(" ", "") == text.replace(" ", "")
+    assert all(num_columns(line) <= 22 for line in lines), "a mark may hang over the edge"
+    assert not any(line.startswith(("，", "。")) for line in lines)
+    english = "A line of words that is broken where the blanks are, as before."
+    assert wrap(english, 20) == textwrap.wrap(english, 20)
+
+
+def test_nouns_have_the_counters_of_a_language(monkeypatch):
+    assert [count(1, "block"), count(2, "entry", plural="entries")] == ["1 block", "2 entries"]
+    words = {"# block": "# 个块", "#th": "第 #", ", ": "、", " and ": " 和 ", "blocks": "块"}
+    for message, text in words.items():
+        monkeypatch.setitem(TEXTS, message, text)
+    assert (count(2, "block"), ordinal(3)) == ("2 个块", "第 3")
+    assert block_list([2, 5, 7]) == "块 2、5 和 7"
+
+
+def test_a_wide_character_is_a_square():
+    assert text_width("块表", font_size=10) == text_width("块表", font_size=10, bold=True) == 20
