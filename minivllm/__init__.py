@@ -38,6 +38,7 @@ _HOME_OF = {
     "embedded_embedder_path": "minivllm.embedded",
     "embedded_classifier_path": "minivllm.embedded",
     "embedded_vision_path": "minivllm.embedded",
+    "set_language": "minivllm.lab.translation.importing",
 }
 
 __all__ = ["__version__", *_HOME_OF]

@@ -31,7 +31,7 @@ def execute(path: Path) -> None:
         notebook,
         timeout=120,
         kernel_name="python3",
-        resources={"metadata": {"path": str(HERE)}},
+        resources={"metadata": {"path": str(path.parent)}},
         store_widget_state=False,
         record_timing=False,
         coalesce_streams=True,

@@ -5,3 +5,5 @@
 questions about a notebook. ``ask(exercise, answer)`` is the one form for all three: it shows what
 is asked, prints what is right or wrong with the answer, and folds a hint and a solution.
 """
+
+import minivllm.lab  # noqa: F401  it sets the language

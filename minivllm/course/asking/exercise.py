@@ -15,6 +15,8 @@ from typing import Any, Protocol
 from minivllm.course.asking.answers import NotYet, is_blank
 from minivllm.course.asking.gradebook import Latest, note_points
 from minivllm.course.asking.texts import read_toml, unwrap
+from minivllm.lab.translation import translated
+from minivllm.lab.viz.draw.wording import wrap
 from minivllm.utils.validation import check, is_int
 
 _missed: set[tuple[str, str]] = set()  # an exercise as it is shown, what was wrong with an answer
@@ -91,12 +93,12 @@ class Exercise:
     def show_help(self) -> Folded:
         """The hint, and the reasoning with the solution's source, each folded."""
         source = textwrap.dedent(inspect.getsource(self.solution))
-        reasoning = "\n".join(textwrap.wrap(self.why, 90))
+        reasoning = "\n".join(wrap(self.why, 90))
         return Folded({"Hint": self.hint, "Solution": f"{reasoning}\n\n{source}"})
 
     def __repr__(self) -> str:
         """The question, below it what is given, and at the end the effort."""
-        lines = textwrap.wrap(self.question, 90)
+        lines = wrap(self.question, 90)
         for name, value in self.given.items():
             text = pformat(value, width=90 - len(name), compact=True, sort_dicts=False)
             lines.append(f"    {name} = " + text.replace("\n", "\n" + " " * (len(name) + 7)))
@@ -220,10 +222,10 @@ class Folded:
 
     def _repr_mimebundle_(self, include=None, exclude=None) -> dict[str, str]:
         folded = [
-            f"<details><summary>{title}</summary><pre>{html.escape(text)}</pre></details>"
+            f"<details><summary>{translated(title)}</summary><pre>{html.escape(text)}</pre></details>"
             for title, text in self.texts.items()
         ]
         return {"text/html": "".join(folded), "text/plain": repr(self)}
 
     def __repr__(self) -> str:
-        return f"<folded: {', '.join(self.texts)}>"
+        return f"<folded: {', '.join(map(translated, self.texts))}>"

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import textwrap
 from dataclasses import dataclass
 from random import Random
 from typing import Any
 
 from minivllm.course.asking.answers import NotYet, is_blank
-from minivllm.course.asking.texts import unwrap
+from minivllm.course.asking.texts import one_line, unwrap
+from minivllm.lab.viz.draw.wording import wrap
 
 LETTERS = "abcd"
 
@@ -22,25 +22,27 @@ class Question:
         right: the right choice.
         because: why it is right.
         wrong: each wrong choice with the reason why it looks right and is not.
+        key: draws the order of the choices; the same in all languages.
     """
 
     text: str
     right: str
     because: str
     wrong: dict[str, str]
+    key: str
 
     @classmethod
     def parse(cls, entry: dict[str, Any]) -> Question:
         """Make a question from its entry in a TOML file."""
         text, right, because = (unwrap(entry[key]) for key in ("text", "right", "because"))
         wrong = {unwrap(one["choice"]): unwrap(one["because"]) for one in entry["wrong"]}
-        return cls(text, right, because, wrong)
+        return cls(text, right, because, wrong=wrong, key=one_line(entry["text"]))
 
     @property
     def choices(self) -> dict[str, str]:
         """By letter. The order is drawn, from the question itself: the same on every machine."""
         texts = [self.right, *self.wrong]
-        Random(self.text).shuffle(texts)
+        Random(self.key).shuffle(texts)
         return dict(zip(LETTERS, texts, strict=False))
 
     @property
@@ -78,7 +80,7 @@ class Question:
         return self.choices.get(letter.strip().lower()) if isinstance(letter, str) else None
 
     def __repr__(self) -> str:
-        lines = textwrap.wrap(self.text, 90)
+        lines = wrap(self.text, 90)
         for letter, choice in self.choices.items():
-            lines += textwrap.wrap(f"  {letter}) {choice}", 90, subsequent_indent="     ")
+            lines += wrap(f"  {letter}) {choice}", 90, subsequent_indent="     ")
         return "\n".join(lines)

@@ -6,6 +6,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from minivllm.lab.translation import translated
+
 if sys.version_info >= (3, 11):
     import tomllib
 else:
@@ -19,6 +21,11 @@ def read_toml(name: str) -> dict[str, Any]:
     return tomllib.loads((COURSE / name).read_text(encoding="utf-8"))
 
 
-def unwrap(text: str) -> str:
+def one_line(text: str) -> str:
     """Return a text of a TOML file in one line: a line break there counts as a blank."""
     return " ".join(text.split())
+
+
+def unwrap(text: str) -> str:
+    """Return a text of a TOML file in one line, in the language that is set."""
+    return translated(one_line(text))

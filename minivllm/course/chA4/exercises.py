@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Mapping
 from functools import cache
 from random import Random
@@ -11,6 +10,7 @@ from typing import Any
 from minivllm.course.asking.answers import NotYet
 from minivllm.course.asking.exercise import Exercise, Folded, seeded
 from minivllm.course.asking.texts import read_toml
+from minivllm.lab.viz.draw.wording import wrap
 
 MAP = "notebooks/guide/vllm-map.md"
 
@@ -45,7 +45,7 @@ class Places(Exercise):
 
     def show_help(self) -> Folded:
         """The hint, and each place with its reason, folded."""
-        lines = [*textwrap.wrap(self.why, 90), "", "answers"]
+        lines = [*wrap(self.why, 90), "", "answers"]
         lines += [
             f"{name}: {one['file']}: {one['symbols'][0]}\n   {one['because']}"
             for name, one in self.chosen.items()

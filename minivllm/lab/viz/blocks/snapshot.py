@@ -379,7 +379,7 @@ def _named(block: HeldBlock) -> str:
 
 
 def _entries(number: int) -> str:
-    return f"{number} {'entry' if number == 1 else 'entries'}"
+    return count(number, "entry", plural="entries")
 
 
 def positions(block: HeldBlock) -> str:

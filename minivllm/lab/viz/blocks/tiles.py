@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from minivllm.lab.translation import translated
 from minivllm.lab.viz.blocks.snapshot import HeldBlock, Slot
 from minivllm.lab.viz.draw.layout import NOBODY, Swatch, box_swatch
 from minivllm.lab.viz.draw.palette import GREY, INK, LINE, PAPER, Owner
@@ -154,9 +155,10 @@ def _tooltip(slot: Slot, decode: Decode) -> str:
     where = f"position {slot.position} → slot {slot.slot}: "
     if slot.token is None:
         what = "a draft" if slot.is_draft else "a token on its way"
-        return where + ("empty" if slot.state == "empty" else f"{what}, {slot.state}")
+        state = translated(slot.state)
+        return where + (state if slot.state == "empty" else f"{what}, {state}")
     text = "" if decode is None else f" {decode(slot.token)!r}"
-    return f"{where}token {slot.token}{text}, {slot.state}"
+    return f"{where}token {slot.token}{text}, {translated(slot.state)}"
 
 
 def _slot_swatch(state: str) -> Swatch:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import xml.etree.ElementTree as ET
 from collections.abc import Collection, Sequence
-from textwrap import wrap
 
 from minivllm.lab.viz.draw.layout import HEADER_HEIGHT, MARGIN, MAX_WIDTH
 from minivllm.lab.viz.draw.marks import EDGE, Callout, draw_frame, draw_marks, place_marks
 from minivllm.lab.viz.draw.outlines import Box
 from minivllm.lab.viz.draw.palette import ACCENT, GREY
 from minivllm.lab.viz.draw.svg import Drawing, text_width
-from minivllm.lab.viz.draw.wording import listing, number
+from minivllm.lab.viz.draw.wording import listing, number, wrap
 from minivllm.utils.validation import check
 
 CLAIM_LINE = 20

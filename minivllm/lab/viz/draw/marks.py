@@ -5,7 +5,6 @@ from __future__ import annotations
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from textwrap import wrap
 
 from minivllm.lab.viz.draw.band import is_below, open_band
 from minivllm.lab.viz.draw.ink import Ink
@@ -13,6 +12,7 @@ from minivllm.lab.viz.draw.layout import HEADER_HEIGHT, MARGIN, MAX_WIDTH
 from minivllm.lab.viz.draw.outlines import Box, shapes_of
 from minivllm.lab.viz.draw.palette import ACCENT
 from minivllm.lab.viz.draw.svg import Drawing, text_width
+from minivllm.lab.viz.draw.wording import num_columns, wrap
 
 FRAME = 2  # pixels between a place and its frame
 GAPS = (4, 8, 12, 16, 20, 25, 30)  # between a frame and its words; the last is the longest leader
@@ -243,8 +243,8 @@ class _Paper:
 def _line_breaks(words: str) -> list[list[str]]:
     """The words in one line, and in two, three and four if they are long enough for that."""
     found = [[words]]
-    for num_lines in range(2, min(4, len(words) // 8) + 1):
-        widths = range(max(8, len(words) // num_lines), len(words) + 1)
+    for num_lines in range(2, min(4, num_columns(words) // 8) + 1):
+        widths = range(max(8, num_columns(words) // num_lines), num_columns(words) + 1)
         lines = next(lines for n in widths if len(lines := wrap(words, n)) <= num_lines)
         if len(lines) > len(found[-1]):
             found.append(lines)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from io import BytesIO
-from textwrap import wrap
 from typing import TYPE_CHECKING
 
+from minivllm.lab.translation import translated
 from minivllm.lab.viz.draw.claim import Mark, told
 from minivllm.lab.viz.draw.figure import Plot
 from minivllm.lab.viz.draw.free_spot import MARK_SIZE, free_spot
 from minivllm.lab.viz.draw.palette import ACCENT, GREY, INK, LINE
-from minivllm.lab.viz.draw.wording import number
+from minivllm.lab.viz.draw.wording import number, wrap
 from minivllm.utils.validation import check
 
 if TYPE_CHECKING:
@@ -81,6 +82,7 @@ def plot(
         ValueError: if a mark is not inside its axes.
     """
     named = panels or dict(enumerate(figure.axes))
+    _set_fonts(figure)
     for axis in (axis for axes in figure.axes for axis in (axes.xaxis, axes.yaxis)):
         if type(axis.get_major_formatter()).__name__ == "LogFormatterSciNotation":
             label_decades(axis)  # 600, where matplotlib writes 6 x 10^2
@@ -100,7 +102,23 @@ def plot(
             allowed = "(x, y, text)"
         check(len(place) == (len(named) > 1) and name in named, "mark", (*place, x, y), allowed)
         _annotate(named[name], x, y, words)
-    return Plot(to_png(figure), *told(text or alt, alt, title, mark))
+    _set_fonts(figure)
+    with warnings.catch_warnings():  # without the font of a language there are boxes, and no words
+        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
+        png = to_png(figure)
+    return Plot(png, *told(text or alt, alt, title, mark))
+
+
+def _set_fonts(figure: Figure) -> None:
+    """Fonts of the language that is set: matplotlib takes each character from the first with it."""
+    from matplotlib.font_manager import get_font_names
+    from matplotlib.text import Text
+
+    there = {"DejaVu Sans", *get_font_names()}
+    fonts = [name for name in translated("DejaVu Sans").split(", ") if name in there]
+    if fonts != ["DejaVu Sans"]:
+        for text in figure.findobj(Text):
+            text.set_fontfamily(fonts)
 
 
 def _annotate(axes: Axes, x: float, y: float, words: str) -> None:

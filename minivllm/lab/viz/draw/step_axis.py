@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, pairwise
 
+from minivllm.lab.translation import translated
 from minivllm.lab.viz.draw.layout import HEADER_HEIGHT, MARGIN, MAX_WIDTH
 from minivllm.lab.viz.draw.palette import GREY, HAIRLINE, INK, LINE, Owner
 from minivllm.lab.viz.draw.svg import Drawing
@@ -131,7 +132,7 @@ class StepAxis:
         full_height = top
         drawing.text(MARGIN, y + 14, name, font_weight="bold")
         with drawing.group(fill=GREY, font_size=11):
-            drawing.text(MARGIN, y + 28, f"{limit_name} {limit}")
+            drawing.text(MARGIN, y + 28, f"{translated(limit_name)} {limit}")
             full = peak == top < limit
             drawing.text(MARGIN, y + 42, f"peak {peak} (full height)" if full else f"peak {peak}")
         if limit <= top:

@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import hashlib
 import re
+import unicodedata
 import xml.etree.ElementTree as ET
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
+from minivllm.lab.translation import translated
 from minivllm.lab.viz.draw.palette import GREY, INK, PAPER, dark
+from minivllm.lab.viz.draw.wording import num_columns
 
 SANS = "Helvetica, Arial, sans-serif"
 MONO = "Menlo, Consolas, DejaVu Sans Mono, monospace"
@@ -58,6 +61,8 @@ class Drawing:
                 **attributes,
             ),
         )
+        if (language := translated("en")) != "en":  # a browser chooses forms of characters by it
+            self.root.set("lang", language)
         ET.SubElement(self.root, "title")
         ET.SubElement(self.root, "desc")
         self.describe(title, alt)
@@ -105,7 +110,7 @@ class Drawing:
                 converter knows ``paint-order``.
             **attributes: of the element.
         """
-        content = _clean(str(content))
+        content = translated(_clean(str(content)))
         look = {**self._inherited[-1], **attributes}
         if not content:
             return
@@ -217,9 +222,14 @@ class Drawing:
 def text_width(text: str, font_size: float = 12, bold: bool = False, mono: bool = False) -> float:
     """Pixels that a text needs with the widest of the usual fonts."""
     if mono:
-        return MONO_EM * len(text) * font_size
-    em = sum(_WIDTHS.get(c) or (0.7 if c.isupper() else 0.62) for c in text)
-    return em * font_size * (1.1 if bold else 1)
+        return MONO_EM * num_columns(text) * font_size
+    em = sum(_WIDTHS.get(c) or (0.7 if c.isupper() else 0.62) for c in text if not _is_wide(c))
+    wide = sum(map(_is_wide, text))  # a square each, bold or not
+    return (em * (1.1 if bold else 1) + wide) * font_size
+
+
+def _is_wide(character: str) -> bool:
+    return unicodedata.east_asian_width(character) in "WF"
 
 
 def _attributes(**attributes) -> dict[str, str]:

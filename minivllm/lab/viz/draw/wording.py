@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import re
+import textwrap
 import unicodedata
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 
+from minivllm.lab.translation import TEXTS, translated
 from minivllm.utils.math_utils import cdiv
 
 TERMINAL = 96  # columns of text that a figure may take
 LEVELS = " ▁▂▃▄▅▆▇█"
+
+_WIDE = r"\u2e80-\ua4cf\uac00-\ud7a3\uf900-\ufaff\uff00-\uffef"
+_UNITS = re.compile(rf"\s+|[{_WIDE}]|[^\s{_WIDE}]+")
+_NEVER_FIRST = "。，、；：？！）」』》"
+_NEVER_LAST = "（「『《"
 
 _VISIBLE = {" ": "·", "\n": "↵", "\t": "⇥", "\r": "␍"}
 
@@ -23,7 +31,39 @@ def token_label(token: int, decode: Callable[[int], str] | None, length: int) ->
 
 
 def shorten(text: str, length: int) -> str:
-    return text if len(text) <= length else text[: length - 1] + "…"
+    """A text of at most ``length`` columns."""
+    if num_columns(text) <= length:
+        return text
+    while num_columns(text) > length - 1:
+        text = text[:-1]
+    return text + "…"
+
+
+def wrap(text: str, width: int, subsequent_indent: str = "") -> list[str]:
+    """Lines of at most ``width`` columns. Wide characters may part anywhere but at their marks."""
+    if num_columns(text) == len(text):
+        return textwrap.wrap(text, width, subsequent_indent=subsequent_indent)
+    lines = []
+    line = ""
+    for unit in _units(text):
+        if line.strip() and num_columns(line + unit.rstrip()) > width:
+            lines.append(line.rstrip())
+            line = subsequent_indent + unit.lstrip()
+        else:
+            line += unit
+    return [*lines, line.rstrip()] if line.strip() else lines
+
+
+def _units(text: str) -> Iterator[str]:
+    """Pieces between which a line may end: words, blanks, and wide characters with their marks."""
+    unit = ""
+    for piece in _UNITS.findall(text):
+        if unit and piece[0] not in _NEVER_FIRST and unit[-1] not in _NEVER_LAST:
+            yield unit
+            unit = ""
+        unit += piece
+    if unit:
+        yield unit
 
 
 def number(value: float) -> str:
@@ -52,13 +92,17 @@ def pad(text: str, width: int) -> str:
     return text + " " * (width - num_columns(text))
 
 
-def count(number: int, noun: str) -> str:
-    """ "1 block", "2 blocks"."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+def count(number: int, noun: str, plural: str | None = None) -> str:
+    """ "1 block", "2 blocks"; in a language that counts otherwise what its catalogue says."""
+    if told := TEXTS.get(f"# {noun}"):
+        return told.replace("#", str(number))
+    return f"{number} {noun}" if number == 1 else f"{number} {plural or noun + 's'}"
 
 
 def ordinal(number: int) -> str:
     """ "1st", "2nd", "11th"."""
+    if told := TEXTS.get("#th"):
+        return told.replace("#", str(number))
     last = 0 if number // 10 % 10 == 1 else number % 10
     return f"{number}{ {1: 'st', 2: 'nd', 3: 'rd'}.get(last, 'th') }"
 
@@ -80,7 +124,7 @@ def listing(items: Sequence[str], most: int | None = None) -> str:
     if len(items) > len(shown):
         shown.append(count(len(items) - len(shown), "other"))
     *first, last = shown or [""]
-    return f"{', '.join(first)} and {last}" if first else last
+    return translated(", ").join(first) + translated(" and ") + last if first else last
 
 
 def block_list(block_ids: Sequence[int]) -> str:
@@ -91,7 +135,9 @@ def block_list(block_ids: Sequence[int]) -> str:
     ]
     parts: list[str] = []
     for run in runs:
-        parts += [f"{run[0]} to {run[-1]}"] if len(run) > 2 else map(str, run)
+        is_long = len(run) > 2
+        parts += [f"{run[0]}{translated(' to ')}{run[-1]}"] if is_long else map(str, run)
     if len(parts) > 8:
         return count(len(block_ids), "block")
-    return f"block{'s' if len(block_ids) > 1 else ''} {listing(parts)}"
+    noun = translated("blocks" if len(block_ids) > 1 else "block")
+    return f"{noun} {listing(parts)}"

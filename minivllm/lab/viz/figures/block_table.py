@@ -178,7 +178,9 @@ def _entry_size(tables: BlockTables, decode: look.Decode) -> tuple[float, float]
     size = tables.snapshot.max_block_size
     headers = [len(f"{b.logical} {positions(b)}") * 6.6 + 8 for b in tables.blocks]
     chips = [len(f"{physical(b)} {slots(b)}") * 6.6 + 16 for b in tables.blocks]
-    copies = [2 * len(copy_note(b)) * 11 * SANS_EM + 16 for b in tables.blocks if copy_note(b)]
+    copies = [
+        2 * num_columns(copy_note(b)) * 11 * SANS_EM + 16 for b in tables.blocks if copy_note(b)
+    ]
     width = max([min(size, look.SLOTS_PER_LINE) * slot_width, *headers, *chips, *copies])
     return width, 16 + look.slot_lines(size) * look.SLOT_HEIGHT + 16 + 22 + 18
 

@@ -6,6 +6,7 @@ may be evicted. (notebook 25)
 
 from __future__ import annotations
 
+from minivllm.lab.translation import translated
 from minivllm.lab.viz.draw.layout import MARGIN, Swatch, box_swatch
 from minivllm.lab.viz.draw.palette import GREY, INK, LINE
 from minivllm.lab.viz.draw.step_axis import LANE_HEIGHT, StepAxis
@@ -26,7 +27,7 @@ def draw_item_lane(drawing: Drawing, axis: StepAxis, lane: ItemLane, y: float) -
     drawing.text(MARGIN, y + 14, lane.name, font_weight="bold")
     with drawing.group(fill=GREY, font_size=11):
         if lane.limit:
-            drawing.text(MARGIN, y + 28, f"{lane.limit_name} {lane.limit}")
+            drawing.text(MARGIN, y + 28, f"{translated(lane.limit_name)} {lane.limit}")
         drawing.text(MARGIN, y + 42, f"peak {peak}")
     left = f"M{axis.x(axis.first):g} "
     if lane.limit:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from textwrap import wrap
 
 from minivllm.lab.viz.draw.claim import Mark
 from minivllm.lab.viz.draw.figure import Figure, finish
@@ -28,7 +27,7 @@ from minivllm.lab.viz.draw.palette import (
     owners_of,
 )
 from minivllm.lab.viz.draw.svg import Drawing, text_width
-from minivllm.lab.viz.draw.wording import TERMINAL, count, pad, shorten
+from minivllm.lab.viz.draw.wording import TERMINAL, count, pad, shorten, wrap
 from minivllm.lab.viz.figures.timeline_rows import AHEAD, draw_wasted, wasted_swatch
 from minivllm.lab.viz.model.overlap_model import OverlapModel, Part, Token, read_overlap
 from minivllm.lab.viz.model.times import CLOCKS

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from itertools import groupby
 
+from minivllm.lab.translation import translated
 from minivllm.lab.viz.draw.layout import NOBODY, SWATCH_HEIGHT, SWATCH_WIDTH, Swatch, box_swatch
 from minivllm.lab.viz.draw.palette import INK, LINE, PAPER, Owner
 from minivllm.lab.viz.draw.step_axis import TOP, StepAxis, draw_name
@@ -111,8 +112,9 @@ class Rows:
         left, top, width, height = self._box(run, y)
         steps = span(start, stop - 1)
         fill, stroke = _look(cell.kind, owner)
-        tooltip = f"{owner.letter}, {'step' if steps.isdigit() else 'steps'} {steps}: "
-        tooltip += TOLD.get(cell.kind, cell.kind)
+        noun = translated("step" if steps.isdigit() else "steps")
+        tooltip = f"{owner.letter}, {noun} {steps}: "
+        tooltip += TOLD.get(cell.kind) or translated(cell.kind)
         if self.axis.separate and cell.num_tokens:
             tooltip += f" of {count(cell.num_tokens, 'token')} from position {cell.start}"
             if cell.kind == "verify":

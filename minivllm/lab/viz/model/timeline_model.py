@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
+from minivllm.lab.translation import translated
 from minivllm.lab.viz.draw.palette import Owner, owners_of
 from minivllm.lab.viz.draw.wording import count, listing, span
 from minivllm.lab.viz.model.item_model import ItemLane, Items, ItemUse
@@ -335,7 +336,8 @@ class TimelineWindow:
     @property
     def alt(self) -> str:
         peaks = [
-            f"at most {max(values)} of {limit} {name if i < 2 else f'blocks of group {name}'}"
+            f"at most {max(values)} of {limit} "
+            f"{translated(name) if i < 2 else f'blocks of group {name}'}"
             for i, (name, _, values, limit) in enumerate(self.lanes)
         ]
         told = self.facts.replace(" · ", ", ")

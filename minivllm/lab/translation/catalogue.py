@@ -1,0 +1,76 @@
+"""Catalogue: translations of messages, read from a PO file.
+
+PO is the format that translators' tools know. A message is its own key, so that a changed one is
+found by itself; a translation of an older text is marked ``fuzzy``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from hashlib import sha256
+from pathlib import Path
+
+KEPT = "no-translate"  # the flag of a text that is a key, a format, or what the model reads
+LOCALE = Path(__file__).parents[2] / "locale"
+
+
+def languages() -> list[str]:
+    """Languages beside English."""
+    return sorted(path.parent.name for path in LOCALE.glob("*/lab.po"))
+
+
+@dataclass
+class Catalogue:
+    """Translations of messages into one language.
+
+    Args:
+        texts: by message; none for those that are not translated, or stay as they are.
+        fuzzy: messages whose translation is of an older text.
+        kept: messages that stay as they are.
+        digest: of the file.
+    """
+
+    texts: dict[str, str] = field(default_factory=dict)
+    fuzzy: set[str] = field(default_factory=set)
+    kept: set[str] = field(default_factory=set)
+    digest: bytes = b""
+
+    @classmethod
+    def read(cls, path: Path) -> Catalogue:
+        """Read a PO file.
+
+        Raises:
+            ValueError: if it is none, or is not there; it names the file.
+        """
+        import polib  # only where a language is set
+
+        try:
+            data = path.read_bytes()
+            entries = polib.pofile(data.decode("utf-8"))
+        except (OSError, ValueError) as error:
+            raise ValueError(f"the catalogue {path} cannot be read: {error}") from error
+        catalogue = cls(digest=sha256(data).digest())
+        for entry in entries:
+            if entry.obsolete:
+                continue
+            if KEPT in entry.flags:
+                catalogue.kept.add(entry.msgid)
+                continue
+            if not entry.msgstr:
+                continue
+            catalogue.texts[entry.msgid] = entry.msgstr
+            if entry.fuzzy:
+                catalogue.fuzzy.add(entry.msgid)
+        return catalogue
+
+    @classmethod
+    def of(cls, language: str) -> Catalogue:
+        """The catalogue of ``minivllm.lab`` and ``minivllm.course``.
+
+        Raises:
+            ValueError: for a language that is not there, or a file that cannot be read.
+        """
+        if language not in languages():
+            known = ", ".join(["en", *languages()])
+            raise ValueError(f"language must be one of {known}, got {language!r}")
+        return cls.read(LOCALE / language / "lab.po")
