@@ -18,9 +18,9 @@ PACKAGE = ROOT / "minivllm"
 BOUNDS = {
     "evening": 1_430,
     "engine": 26_000,
-    "server": 6_000,
+    "server": 6_200,
     "course": 18_500,
-    "lab": 17_500,
+    "lab": 18_000,
     "xray": 3_300,
     "embedded": 1_700,
 }
