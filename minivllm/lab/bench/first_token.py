@@ -18,7 +18,8 @@ def main() -> None:
     """Load, answer, and print the seconds of each part."""
     started = float(sys.argv[1])
     options = json.loads(sys.stdin.read())
-    from minivllm import LLM, SamplingParams  # timed
+    from minivllm.entrypoints.llm import LLM  # timed
+    from minivllm.sampling_params import SamplingParams
 
     imported = time.time()
     llm = LLM(**options, skip_tokenizer_init=options["load_format"] == "dummy")
