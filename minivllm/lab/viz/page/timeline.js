@@ -274,7 +274,7 @@ export class Timeline {
 /** As many of a title's parts as there is room for. */
 function fitting(title, width) {
   const parts = title.split(" · ");
-  while (parts.length > 1 && parts.join(" · ").length * 7.4 > width) parts.pop();
+  while (parts.length > 1 && parts.join(" · ").length * 8 > width) parts.pop();
   return parts.join(" · ");
 }
 
