@@ -334,6 +334,7 @@ def test_a_short_link_holds_the_whole_setting(play):
     assert play.input_value('#settings [data-engine="1"] [data-key=max_num_seqs]') == "3"
     assert not play.is_checked('#settings [data-engine="2"] [data-key=enable_prefix_caching]')
     assert play.locator("#chart svg").count() == 0
+    play.locator("#python.ready").wait_for(timeout=2 * SECONDS)
     play.click("#policy button")
     play.locator("#chart svg").first.wait_for(timeout=SECONDS)
     expect(play.locator("#error")).to_be_hidden()
