@@ -426,7 +426,7 @@ def test_a_policy_that_never_ends_is_stopped(play, way):
     expect(play.locator("#error")).to_contain_text(told)
     write_policy(play, "def key(self, request): return request.arrival_index")
     expect(play.locator("#error")).to_be_hidden(timeout=SECONDS)
-    assert play.locator("#python.ready").is_visible()
+    play.locator("#python.ready").wait_for(timeout=SECONDS)
 
 
 # -- learning --------------------------------------------------------------------------------------
