@@ -11,7 +11,7 @@ from pathlib import Path
 
 from minivllm.lab.viz.figures.timeline import timeline
 from minivllm.lab.viz.page.chrome_trace import save_chrome_trace
-from minivllm.lab.viz.page.page import save_html
+from minivllm.lab.viz.page.page import page
 from minivllm.logger import init_logger
 from minivllm.trace import Trace
 from minivllm.trace.records import StepEnded, StepStarted
@@ -22,6 +22,7 @@ from minivllm.xray.format import XRay
 from minivllm.xray.replay import check_records
 from minivllm.xray.scenarios import parse_changes, what_if
 from minivllm.xray.verification import verify
+from minivllm.xray.waits_table import waits_table
 
 logger = init_logger(__name__)
 
@@ -107,7 +108,8 @@ def write_pages(xray: XRay, folder: Path) -> list[Path]:
         logger.warning("steps before %d were dropped: only a timeline is drawn.", trace.first_step)
         return paths[:1]
     title = f"What vLLM {xray.header.get('vllm_version', '?')} did"
-    save_html(trace, paths[1], title=title)
+    text = page(trace, title, outputs=None, decode=None, waits=waits_table(xray, trace))
+    paths[1].write_text(text, encoding="utf-8")
     save_chrome_trace(trace, paths[2])
     return paths
 

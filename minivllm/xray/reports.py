@@ -153,7 +153,7 @@ class Report:
         ])  # fmt: skip
         columns = ("request", "at", "seconds", "cause")
         lines += _table("longest stalls between two tokens", columns, [
-            (s.seq_id, _seconds(s.start), _seconds(s.seconds), s.cause)
+            (s.seq_id, _seconds(s.start - walk.rows[0].start), _seconds(s.seconds), s.cause)
             for s in self._longest_stalls()
         ])  # fmt: skip
         slow = sorted(self.ttft.items(), key=lambda item: -item[1])

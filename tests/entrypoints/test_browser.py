@@ -213,21 +213,54 @@ def test_play_goes_on_to_the_end_and_begins_anew(open_page):
 def test_a_click_on_the_timeline_goes_there(open_page):
     trace = chunked()
     view = open_page(trace)
-    chart = view.locator("#chart svg")
-    x, width = (float(chart.get_attribute(f"data-{name}")) for name in ("x", "step"))
-    chart.click(position={"x": x + 4.5 * width, "y": 90})
+    before = view.locator("#now").bounding_box()
+    width = before["width"] - 3.6  # its frame stands out
+    view.mouse.click(before["x"] + 1.8 + 4.5 * width, before["y"] + 20)
     assert_shows(view, trace, 4)
+    assert view.locator("#now").bounding_box()["x"] == pytest.approx(before["x"] + 4 * width, abs=1)
+
+
+def test_the_timeline_is_zoomed_and_stays_so_over_a_reload(open_page):
+    view = open_page(preempting(), "#step=9")
+    whole = view.locator("#now").bounding_box()["width"]
+    view.keyboard.press("w")
+    view.click("#closer")
+    near = view.locator("#now").bounding_box()["width"]
+    assert near > 1.8 * whole
+    view.click("#tab-pool")
+    view.focus("#edge")
+    view.keyboard.press("ArrowUp")
+    height = view.locator("#dock").bounding_box()["height"]
+    view.reload()
+    assert step_of(view) == 9
+    assert view.locator("#now").bounding_box()["width"] == pytest.approx(near, rel=0.01)
+    assert view.locator("#pool").is_visible()
+    assert view.locator("#dock").bounding_box()["height"] == height
+    view.click("#whole")
+    assert view.locator("#now").bounding_box()["width"] == pytest.approx(whole, rel=0.01)
+
+
+def test_the_pointer_is_told_step_tokens_and_blocks(open_page):
+    view = open_page(preempting(), "#step=0")
+    box = view.locator("#now").bounding_box()
+    view.mouse.move(box["x"] + box["width"] / 2, box["y"] + 10)
+    told = view.text_content(".tip")
+    for part in ("step 0", "tokens: ", "blocks: ", "A", "prefill of 9"):
+        assert part in told
 
 
 def test_it_can_be_listened_to(open_page):
     trace = sampled()
     view = open_page(trace, "#step=1")
-    tree = view.locator("body").aria_snapshot()
+    tree = ""
+    for tab in ("Pool", "Tables", "Step"):
+        view.get_by_role("tab", name=tab).click()
+        tree += view.locator("body").aria_snapshot()
     for spoken in (
         'slider "Step"', 'button "Play"', 'button "One step back"', 'button "One step forward"',
         'heading "Step by step"', 'img "Block pool: 5 of 19 blocks held', 'list "blocks of A1"',
         "logical block 0 is block 1, shared by 3", "logical block 1 is block 5, new",
-        'img "Timeline, steps 0–3',
+        'img "Timeline. ', "4 steps",
     ):  # fmt: skip
         assert spoken in tree
     assert view.get_attribute("#words", "aria-live") == "polite"
@@ -256,9 +289,10 @@ def test_it_fits_a_telephone_by_day_and_by_night(open_page, scheme):
         paper[width] = view.evaluate("getComputedStyle(document.body).backgroundColor")
     wide = open_page(crowd(), width=1360, scheme=scheme)
     assert wide.evaluate("document.documentElement.scrollWidth") == 1360
-    run, pool = wide.locator("#chart").bounding_box(), wide.locator("#pool").bounding_box()
-    assert pool["x"] > run["x"] + run["width"]  # beside the run, not below it
-    assert pool["y"] < run["y"] + run["height"]
+    run, dock = wide.locator("#chart").bounding_box(), wide.locator("#dock").bounding_box()
+    assert run["width"] > 1300  # the run fills the window, and the dock is below it, in view
+    assert run["y"] + run["height"] <= dock["y"]
+    assert dock["y"] + dock["height"] <= 900
     red = int(re.search(r"\d+", paper[400])[0])
     assert red > 200 if scheme == "light" else red < 60
 

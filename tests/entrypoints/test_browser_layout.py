@@ -81,6 +81,68 @@ def test_axe_finds_nothing_serious_in_the_report(view, tmp_path, scheme):
     assert not serious(view)
 
 
+@pytest.fixture(scope="module")
+def xray_page(tmp_path_factory):
+    """The X-ray page of the shipped run."""
+    from minivllm.xray.command import write_pages
+    from minivllm.xray.shipped import shipped_run
+
+    folder = tmp_path_factory.mktemp("xray")
+    write_pages(shipped_run(), folder)
+    return (folder / "xray.html").as_uri()
+
+
+LETTERS = """() => {
+  const says = each => [...each.childNodes].some(node => node.nodeType === 3 && node.data.trim());
+  const all = [...document.querySelectorAll("#chart text, #pool *, #tables *")];
+  return Math.min(...all.filter(each => each.checkVisibility() && says(each))
+    .map(each => parseFloat(getComputedStyle(each).fontSize)));
+}"""
+STOPS = """() => {
+  const all = [...document.querySelectorAll("a[href], button, input, select, [tabindex]")];
+  const name = each => each.textContent.trim() || each.labels?.length ||
+    each.getAttribute("aria-label") || each.getAttribute("aria-labelledby");
+  return all.filter(each => each.tabIndex >= 0 && each.checkVisibility() && !name(each))
+    .map(each => each.outerHTML);
+}"""
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_the_workbench_fits_the_window_and_can_be_read(view, tmp_path, xray_page, width):
+    view.set_viewport_size({"width": width, "height": 900})
+    save_html(crowd(), tmp_path / "run.html", outputs=answers(crowd()))
+    for address in (xray_page, (tmp_path / "run.html").as_uri()):
+        view.goto(address)
+        chart = view.locator("#chart")
+        assert chart.evaluate("box => box.scrollWidth <= box.clientWidth")
+        assert view.evaluate("document.documentElement.scrollHeight") <= 900
+        for tab in view.get_by_role("tab").all():
+            tab.click()
+            assert view.evaluate(LETTERS) >= 10.5
+            assert not view.evaluate(STOPS)
+        dock = view.locator("#dock").bounding_box()
+        assert dock["y"] + dock["height"] <= 900
+
+
+def test_the_xray_page_says_who_waited_and_why_without_scrolling(view, xray_page):
+    view.set_viewport_size({"width": 1440, "height": 900})
+    view.goto(xray_page)
+    assert "21 of 29 requests waited" in view.text_content("#summary")
+    rows = view.locator("#waits tbody tr")
+    assert rows.count() == 21
+    box = rows.nth(2).bounding_box()
+    assert box["y"] + box["height"] <= 900
+    assert "blocks 64, max_num_seqs 27" in rows.first.text_content()
+    rows.first.get_by_role("button").press("Enter")
+    assert view.locator("#waits .chosen").count() == 1
+    letter = rows.first.locator("th").text_content()
+    chosen, name = (
+        view.locator(path).bounding_box()
+        for path in ("#chart .chosen", f"#chart .letter:text-is('{letter}')")
+    )
+    assert chosen["y"] <= name["y"] + name["height"] / 2 <= chosen["y"] + chosen["height"]
+
+
 # -- behind glass ----------------------------------------------------------------------------------
 
 PROMPTS = ("The capital of France is", "Once upon a time there was a king who had a secret, and so")

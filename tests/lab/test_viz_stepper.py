@@ -416,7 +416,7 @@ def test_the_page_tells_prompts_and_outputs(tmp_path):
 
 def test_no_token_ends_the_script(tmp_path):
     page = saved(single(), tmp_path, decode=lambda token: "</script>")
-    assert page.count("</script>") == 2
+    assert page.count("</script>") == saved(single(), tmp_path).count("</script>")
     assert run_of(page)["tokens"]["texts"] == ["</scr…"]
 
 

@@ -224,7 +224,7 @@ function drawWords(frame) {
 /** Round numbers of columns, so that a block can be found without counting. */
 const perLine = () => Math.min(run.blockSize, 8);
 function layOut() {
-  const room = $("pool").clientWidth, width = run.dense ? 23 : run.detailed ? Math.max(72, 12 + perLine() * 20) : 47;
+  const room = $("pool").clientWidth, width = run.dense ? 27 : run.detailed ? Math.max(72, 12 + perLine() * 20) : 47;
   const columns = [run.numDrawn, 50, 40, 20, 10, 8, 5, 4, 2].find(n => n * width <= room) || 1;
   $("pool").style.setProperty("--columns", Math.max(columns, 4));
 }

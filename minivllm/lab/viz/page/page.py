@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,9 @@ from minivllm.lab.viz.draw.palette import COLOURS, ON_PAGES, Owner, owners_of
 from minivllm.lab.viz.draw.wording import count, token_label
 from minivllm.lab.viz.figures.timeline import timeline
 from minivllm.lab.viz.model.frames import StepFrame, frames
-from minivllm.lab.viz.model.timeline_model import History, read_history
+from minivllm.lab.viz.model.timeline_model import History, TimelineWindow, read_history
+from minivllm.lab.viz.model.times import step_milliseconds
+from minivllm.lab.viz.page.timeline_data import timeline_to_json
 from minivllm.outputs import RequestOutput
 from minivllm.trace import Trace
 from minivllm.trace.groups import TableGroup, group_labels
@@ -30,9 +33,20 @@ MAX_TOKENS = 20_000  # of more, the slots do not show which they hold
 TOKEN_LENGTH = 6
 MAX_NUMBERED = 400  # blocks; more have no room for their numbers
 JSON = {"ensure_ascii": False, "separators": (",", ":")}
-MAX_UNFOLDED = 8  # a longer table of outputs starts folded
 
 Decode = Callable[[int], str] | None
+
+
+@dataclass(frozen=True)
+class Waits:
+    """A table of requests that waited.
+
+    ``rows`` are dicts with "row" (of the timeline), "letter", "request", "steps", "seconds", "why";
+    ``summary`` says it in a sentence.
+    """
+
+    summary: str
+    rows: list[dict[str, Any]]
 
 
 def save_html(
@@ -60,9 +74,20 @@ def save_html(
     Path(path).write_text(page(trace, title, outputs, decode), encoding="utf-8")
 
 
-def page(trace: Trace, title: str, outputs: Iterable[RequestOutput] | None, decode: Decode) -> str:
-    """Return the HTML of the page; ``save_html`` says what the arguments mean."""
+def page(
+    trace: Trace,
+    title: str,
+    outputs: Iterable[RequestOutput] | None,
+    decode: Decode,
+    waits: Waits | None = None,
+) -> str:
+    """Return the HTML of the page; ``save_html`` says what the arguments mean.
+
+    ``waits`` is of a run whose times were measured: they become a table, and the times are told.
+    """
     history = read_history(trace)
+    milliseconds = None if waits is None else step_milliseconds(trace, history, "seconds")
+    facts = TimelineWindow.of(history, 0, trace.num_steps - 1).facts
     chart = timeline(trace)
     first, last, packed = _pack(trace, decode, history.owners)
     return (
@@ -75,12 +100,18 @@ def page(trace: Trace, title: str, outputs: Iterable[RequestOutput] | None, deco
             budget=count(trace.max_num_batched_tokens, "token"),
             numbers=_numbers(trace, history),
             outputs=None if outputs is None else _output_rows(history.owners, outputs),
-            max_unfolded=MAX_UNFOLDED,
+            waits=None if waits is None else waits.rows,
+            summary=None if waits is None else waits.summary,
             timeline=chart,
             num_frames=len(packed),
             num_steps=trace.num_steps,
             still=[first, last] if trace.num_steps > 1 else [first],
-            run={**_constants(trace, history.owners, decode), "frames": packed},
+            run={
+                **_constants(trace, history.owners, decode),
+                "frames": packed,
+                "timeline": timeline_to_json(history, milliseconds),
+                "told": facts,
+            },
         )
     )
 

@@ -54,10 +54,10 @@ function listen() {
   $("slider").addEventListener("input", () => go(Number($("slider").value)));
   document.addEventListener("keydown", event => {
     if (event.altKey || event.ctrlKey || event.metaKey || !frames.length) return;
-    if (event.target.closest("textarea, select, [role=tab], input:not(#slider)")) return;
+    if (event.target.closest("textarea, select, [role=tab], [role=separator], input:not(#slider)")) return;
     const to = { ArrowLeft: current - 1, ArrowRight: current + 1, Home: 0, End: frames.length - 1 };
     const onControl = event.target.closest("button, summary, input, a");
-    if (event.key in to && event.target !== $("slider") && event.target !== $("chart")) {
+    if (event.key in to && event.target !== $("slider")) {
       go(to[event.key]);
       event.preventDefault();
     } else if (event.key === " " && (!onControl || event.target === $("slider"))) {

@@ -8,15 +8,15 @@
 //     beside it; unit: "steps", or "seconds", where steps are as wide as they took
 //   timeline.mark(name, step)   puts the playhead there, and moves until it is seen
 //   timeline.select(name, row)  frames a request's row, and scrolls to it; row null: none
+//   timeline.zoom(factor)      sees that much of what is seen now
 //   timeline.range              [from, to] of the axis, null if all is seen; can be set
-const NAMES = 74, AXIS = 22, HEAD = 22, LANE = 30, MIN_ROW = 13, MAX_ROW = 24, SEPARATE = 7;
-const SVG = "http://www.w3.org/2000/svg";
+const NAMES = 74, AXIS = 22, HEAD = 22, MIN_ROW = 13, MAX_ROW = 40, MIN_LANE = 30, MAX_LANE = 72, SEPARATE = 7;
 const TOLD = { p: "prefill", d: "decode", v: "decode with drafts", w: "waits", i: "runs, but not in this step",
   r: "K and V come", s: "K and V are sent" };
 const ROUND = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000];
 
 export class Timeline {
-  #box; #svg; #tip; #onStep; #onLook; #runs = {}; #chosen = null; #unit = "steps"; #at = null; #bands = []; #row = 20;
+  #box; #svg; #tip; #onStep; #onLook; #runs = {}; #chosen = null; #unit = "steps"; #at = null; #bands = []; #row = 20; #lane = MIN_LANE;
   #from = 0; #to = 0;  // what is seen of the axis, in its unit
 
   constructor(box, onStep, onLook = () => {}) {
@@ -91,7 +91,8 @@ export class Timeline {
     this.#draw();
     this.#onLook();
   }
-  #zoom(factor, around = (this.#from + this.#to) / 2) {
+  /** See more (factor above 1) or less of it. */
+  zoom(factor, around = (this.#from + this.#to) / 2) {
     this.#look(around - (around - this.#from) * factor, (this.#to - this.#from) * factor);
   }
   #pan(share) { this.#look(this.#from + share * (this.#to - this.#from), this.#to - this.#from); }
@@ -102,12 +103,12 @@ export class Timeline {
     if (scrolls && !event.ctrlKey && !event.deltaX) return;
     event.preventDefault();
     if (Math.abs(event.deltaX) > Math.abs(event.deltaY)) this.#pan(event.deltaX / 600);
-    else this.#zoom(Math.exp(event.deltaY / 400), this.#value(event.clientX - this.#box.getBoundingClientRect().left));
+    else this.zoom(Math.exp(event.deltaY / 400), this.#value(event.clientX - this.#box.getBoundingClientRect().left));
   }
   #key(event) {
     if (event.altKey || event.ctrlKey || event.metaKey || !this.#box.clientWidth) return;
     if (event.target.closest("textarea, select, input:not([type=range])")) return;
-    const does = { w: () => this.#zoom(.7), s: () => this.#zoom(1 / .7), a: () => this.#pan(-.2), d: () => this.#pan(.2) };
+    const does = { w: () => this.zoom(.7), s: () => this.zoom(1 / .7), a: () => this.#pan(-.2), d: () => this.#pan(.2) };
     does["+"] = does["="] = does.w;
     does["-"] = does.s;
     does[event.key.toLowerCase()]?.();
@@ -153,9 +154,12 @@ export class Timeline {
     const names = Object.keys(this.#runs), width = this.#box.clientWidth;
     if (!names.length || width < NAMES + 60) return;
     const numRows = names.reduce((sum, name) => sum + this.#runs[name].timeline.rows.length, 0);
-    const fixed = AXIS + names.reduce((sum, name) => sum + HEAD + 8 + LANE * this.#runs[name].timeline.lanes.length, 0);
+    const fixed = AXIS + names.reduce((sum, name) => sum + HEAD + 8 + MIN_LANE * this.#runs[name].timeline.lanes.length, 0);
     const room = this.#box.clientHeight - 2 - fixed;
     this.#row = Math.min(MAX_ROW, Math.max(MIN_ROW, Math.floor(room / numRows)));
+    const numLanes = names.reduce((sum, name) => sum + this.#runs[name].timeline.lanes.length, 0);
+    const left = Math.floor((room - numRows * this.#row) / numLanes);
+    this.#lane = Math.min(MAX_LANE, MIN_LANE + Math.max(0, left));
     let y = AXIS, html = "";
     this.#bands = [];
     for (const name of names) {
@@ -196,7 +200,7 @@ export class Timeline {
     const { timeline, title, edges } = this.#runs[name], row = this.#row;
     const isAlone = Object.keys(this.#runs).length === 1;
     let html = `<text class="title" x="6" y="${band.head + 16}">` +
-      `${isAlone ? "" : `<tspan class="name-${name}">${name}</tspan> `}${escape(title)}</text>`;
+      `${isAlone ? "" : `<tspan class="name-${name}">${name}</tspan> `}${escape(fitting(title, width))}</text>`;
     const first = Math.max(0, edges.findLastIndex(edge => edge <= this.#from));
     let last = edges.findIndex(edge => edge >= this.#to);
     last = last < 0 ? timeline.steps : last;
@@ -210,7 +214,7 @@ export class Timeline {
     let y = band.top + timeline.rows.length * row + 8;
     for (const lane of timeline.lanes) {
       cells.push(this.#drawLane(lane, y, edges, first, last, width));
-      y += LANE;
+      y += this.#lane;
     }
     band.bottom = y;
     return html + cells.join("");
@@ -246,7 +250,7 @@ export class Timeline {
   }
 
   #drawLane([name, , values, limit], y, edges, first, last, width) {
-    const peak = Math.max(...values, 1), height = LANE - 6, bottom = y + height;
+    const peak = Math.max(...values, 1), height = this.#lane - 6, bottom = y + height;
     let d = `M${NAMES} ${bottom}`;
     for (let step = first; step < last; step++)
       d += `V${(bottom - height * values[step] / peak).toFixed(1)}H${this.#x(edges[step + 1]).toFixed(1)}`;
@@ -262,11 +266,16 @@ export class Timeline {
     const edges = this.#runs[this.#at?.name]?.edges;
     if (!svg || !band || this.#at.step + 1 >= edges.length) return;
     const left = this.#x(edges[this.#at.step]), wide = Math.max(3, this.#x(edges[this.#at.step + 1]) - left);
-    const now = document.createElementNS(SVG, "rect");
-    for (const [key, value] of Object.entries({ id: "now", x: left - 1, y: band.top - 3, width: wide + 2, height: band.bottom - band.top + 2, rx: 3 }))
-      now.setAttribute(key, value);
-    svg.append(now);
+    svg.insertAdjacentHTML("beforeend", `<rect id="now" x="${left - 1}" y="${band.top - 3}" width="${wide + 2}" ` +
+      `height="${band.bottom - band.top + 2}" rx="3"/>`);
   }
+}
+
+/** As many of a title's parts as there is room for. */
+function fitting(title, width) {
+  const parts = title.split(" · ");
+  while (parts.length > 1 && parts.join(" · ").length * 8 > width) parts.pop();
+  return parts.join(" · ");
 }
 
 /** Tokens of a row's prefill in this step. */
