@@ -334,6 +334,7 @@ def test_a_short_link_holds_the_whole_setting(play):
     assert play.input_value('#settings [data-engine="1"] [data-key=max_num_seqs]') == "3"
     assert not play.is_checked('#settings [data-engine="2"] [data-key=enable_prefix_caching]')
     assert play.locator("#chart svg").count() == 0
+    play.locator("#python.ready").wait_for(timeout=2 * SECONDS)
     play.click("#policy button")
     play.locator("#chart svg").first.wait_for(timeout=SECONDS)
     expect(play.locator("#error")).to_be_hidden()
@@ -425,7 +426,7 @@ def test_a_policy_that_never_ends_is_stopped(play, way):
     expect(play.locator("#error")).to_contain_text(told)
     write_policy(play, "def key(self, request): return request.arrival_index")
     expect(play.locator("#error")).to_be_hidden(timeout=SECONDS)
-    assert play.locator("#python.ready").is_visible()
+    play.locator("#python.ready").wait_for(timeout=SECONDS)
 
 
 # -- learning --------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ const engine = new Engine(state => {
 const get = async name => (await fetch(name)).json();
 const [begin, questions] = [await get("begin.json"), get("questions.json")];
 const editor = new Editor($("policy"), "Your policy, in Python", "Run it", () => {
+  clearTimeout(typing);
   isTrusted = true;
   changed();
 }, code => {
@@ -146,7 +147,11 @@ async function open() {
   learning.open(found.tab);
 }
 
-$("stop").addEventListener("click", () => engine.stop("Stopped."));
+$("stop").addEventListener("click", () => {
+  clearTimeout(typing);
+  next = null;
+  engine.stop("Stopped.");
+});
 $("axis").addEventListener("change", () => { keepAddress(); showAxis(controls.read().axis); });
 $("use-policy").addEventListener("click", () => controls.usePolicy());
 $("copy-link").addEventListener("click", async () => {
