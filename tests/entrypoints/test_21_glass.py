@@ -16,7 +16,9 @@ from http_recordings import events_of
 from http_server import serving
 
 from minivllm import AsyncEngineArgs, AsyncLLM, SamplingParams
+from minivllm.entrypoints.chat_utils import apply_chat_template
 from minivllm.entrypoints.openai.cli_args import parse_args
+from minivllm.entrypoints.openai.glass.transcripts import LastTurn
 from minivllm.lab.bench.serving.command import bench_serve
 from minivllm.lab.viz.model.live import LiveRun
 from minivllm.lab.viz.page.live import picture
@@ -328,6 +330,53 @@ def test_off_by_default():
 def test_loopback_unless_said_otherwise():
     assert parse_args(["--glass"]).host == "127.0.0.1"
     assert parse_args(["--glass", "--host", "0.0.0.0"]).host == "0.0.0.0"
+
+
+@pytest.mark.parametrize(
+    ("words", "sizes"),
+    [
+        ([], (48, 512)),
+        (["--max-model-len", "700"], (48, 700)),
+        (["--block-size", "4"], (48, 188)),
+        (["--max-model-len", "2048"], (None, 2048)),
+        (["--num-gpu-blocks-override", "60"], (60, None)),
+        (["--kv-cache-memory-bytes", "1000000"], (None, None)),
+        (["--gpu-memory-utilization", "0.5"], (None, None)),
+        (["some/model"], (None, None)),
+    ],
+)
+def test_the_pool_is_small_if_no_size_is_given(words, sizes):
+    args = parse_args(["--glass", *words])
+    assert (args.num_gpu_blocks_override, args.max_model_len) == sizes
+    assert args.small_pool == (sizes[0] == 48)
+    usual = parse_args(words)
+    assert usual.num_gpu_blocks_override != 48, "without the flag nothing changes"
+
+
+def test_the_root_leads_to_the_page(client):
+    answer = client.get("/", follow_redirects=True)
+    assert (answer.status_code, answer.url.path) == (200, "/glass")
+
+
+TURNS = {
+    "chatml": "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n"
+    "{% endfor %}<|im_start|>assistant\n",
+    "instructions": "<s>{% for m in messages %}{% if m.role == 'user' %}[INST] {{ m.content }} "
+    "[/INST]{% else %} {{ m.content }}</s>{% endif %}{% endfor %}",
+    "headers": "<|begin|>{% for m in messages %}<|start|>{{ m.role }}<|end|>\n\n"
+    "{{ m.content | trim }}<|eot|>{% endfor %}<|start|>assistant<|end|>\n\n",
+}
+
+
+@pytest.mark.parametrize("name", TURNS)
+@pytest.mark.parametrize("said", ["Hello", "user\n\nassistant", "[one] <two>\nthree"])
+def test_of_a_chats_prompt_only_the_last_message_is_shown(server, name, said):
+    tokenizer = server.engine.tokenizer
+    earlier = [{"role": "user", "content": "Who?"}, {"role": "assistant", "content": "I."}]
+    for before in ([], earlier):
+        messages = [*before, {"role": "user", "content": said}]
+        text = apply_chat_template(tokenizer, messages, TURNS[name])
+        assert LastTurn(tokenizer, TURNS[name]).of(text) == said
 
 
 def test_pages_of_others_may_neither_look_nor_press(client):

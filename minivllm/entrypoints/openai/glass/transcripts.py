@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
+from itertools import takewhile
 from typing import Any
 
 from minivllm.entrypoints.chat_utils import apply_chat_template
@@ -43,8 +43,9 @@ class LastTurn:
         later = apply_chat_template(tokenizer, messages, chat_template).split(word)
         if len(alone) != 2 or len(later) != 3:
             raise ValueError("the chat template does not write a message as it is.")
-        heads = [alone[0][::-1], later[1][::-1]]  # what both end with begins a message of a user
-        self._head = os.path.commonprefix(heads)[::-1]
+        pairs = zip(reversed(alone[0]), reversed(later[1]), strict=False)
+        same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+        self._head = alone[0][len(alone[0]) - same :]  # what begins a message of a user
         self._tail = alone[1]
 
     def of(self, text: str) -> str:
