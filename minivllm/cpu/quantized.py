@@ -14,12 +14,12 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from numba import prange
 from torch import nn
 
 from minivllm.cpu.arena import Arena
 from minivllm.cpu.compiled import narrow, parallel_kernel, widen
 from minivllm.cpu.gemm import int8_panels, panels, quantized_panels, two_byte_rows
+from minivllm.cpu.sharing import shared_range
 from minivllm.models.linear import ArrayProduct, EmbeddingMethod, Linear, LinearMethod
 from minivllm.quantization.base_config import QuantizedLinearMethod, Scheme
 from minivllm.quantization.codes import Codes, codes_of_parts
@@ -116,8 +116,8 @@ def _converted(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
 
 
 @parallel_kernel(WORTH_SHARING)
-def _convert(output, x):
-    for r in prange(len(x)):
+def _convert(share, output, x):
+    for r in shared_range(share, len(x)):
         for c in range(x.shape[1]):
             output[r, c] = narrow(widen(x[r, c]), output)
 

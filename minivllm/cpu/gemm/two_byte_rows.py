@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 from llvmlite import ir
-from numba import prange, types
+from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
@@ -21,6 +21,7 @@ from minivllm.cpu.gemm.int8_panels import HAS_VNNI, add_dots, all_lanes
 from minivllm.cpu.gemm.microkernel import WIDTH, broadcast, memory, store
 from minivllm.cpu.gemm.panels import LANES, VECTORS, WORTH_SHARING
 from minivllm.cpu.gemm.words import QuantizedPanel, fused, same_number
+from minivllm.cpu.sharing import shared_range
 from minivllm.models.product import returns_product
 
 GROUP = 32  # numbers of a row that share a step
@@ -161,12 +162,12 @@ def multiply_arrays(
 
 
 @parallel_kernel(WORTH_SHARING)
-def _round(left, steps, begins, x, are_nibbles):
+def _round(share, left, steps, begins, x, are_nibbles):
     """Round each group of a row to a 16,256th of its largest number, ties to even.
 
     Nibbles of a word come as four even ones and four odd ones.
     """
-    for r in prange(len(x)):
+    for r in shared_range(share, len(x)):
         numbers = np.empty(GROUP, np.int32)
         for g in range(steps.shape[1]):
             group, most, total = x[r, g * GROUP : (g + 1) * GROUP], np.uint32(0), np.int32(0)
@@ -190,9 +191,9 @@ def _round(left, steps, begins, x, are_nibbles):
 
 
 @parallel_kernel(WORTH_SHARING)
-def _multiply(output, left, steps, begins, words, scales, mins, bias):
+def _multiply(share, output, left, steps, begins, words, scales, mins, bias):
     num_panels = len(words)
-    for task in prange(-(-len(left) // _TASK) * num_panels):
+    for task in shared_range(share, -(-len(left) // _TASK) * num_panels):
         begin, panel = task // num_panels * _TASK, task % num_panels
         end, first = begin + _TASK, panel * LANES
         place, rows = output[begin:end, first : first + LANES], left[begin:end]
