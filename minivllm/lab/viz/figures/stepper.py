@@ -121,8 +121,10 @@ class Stepper:
             max(self.frames, key=lambda frame: len(frame.rows)),
             max(self.frames, key=lambda frame: sum(len(row.block_ids) for row in frame.rows)),
         )
-        drawn = [[_size(figure)[1] for figure in self._draw(frame)] for frame in most]
-        return [max(heights) for heights in zip(*drawn, strict=True)]
+        drawn = [self._draw(frame) for frame in most]
+        pools = [_size(pool)[1] for pool, _ in drawn]
+        tables = [_size(table)[1] for _, table in drawn]
+        return [max(pools), max(tables)]
 
     def _queues(self, frame: StepFrame) -> str:
         """ "Running: A and B. Waiting: C. On the host: D."."""
