@@ -1,9 +1,9 @@
 """Siblings of the notebooks in another language: ``python notebooks/translate.py zh``.
 
 Texts are kept in PO files: ``notebooks/zh/NAME.po`` of a notebook, and ``lab.po`` in the package's
-``locale/zh`` of exercises, figures and quizzes. A message is the English text. So a changed one is
-found by itself: its old translation is kept as fuzzy, and the sibling shows the English text until
-a reader of the language has looked at it. A contributor needs no other language.
+``lab/locale/zh`` of exercises, figures and quizzes. A message is the English text. So a changed one
+is found by itself: its old translation is kept as fuzzy, and the sibling shows the English text
+until a reader of the language has looked at it. A contributor needs no other language.
 
 1. *extract*: texts of notebooks and modules are written into the PO files;
 2. *build*: ``notebooks/zh/NAME.ipynb``, with the same cells and code, and other texts;
@@ -29,6 +29,7 @@ from typing import Annotated
 import nbformat
 import polib
 import typer
+from matplotlib.font_manager import get_font_names
 from nbformat import NotebookNode
 
 HERE = Path(__file__).parent
@@ -49,6 +50,7 @@ PACKAGE = HERE.parent / "minivllm"
 NOTICES = {  # above an English paragraph: its translation is old, or there is none
     "zh": ("> 原文已更新，译文待校。", "> 本段尚未翻译。"),
 }
+FONTS = {"zh": {"Noto Sans CJK SC", "Noto Sans CJK JP"}}  # plots are made with one of them
 LABELS = ("title", "mark")  # arguments of figures: texts of any length
 _WORD = re.compile(r"[A-Za-z]{2,}")
 _PIECES = re.compile(r"(```.*?```|\n{2,})", re.DOTALL)
@@ -146,7 +148,8 @@ def with_links(text: str, language: str) -> str:
 
     def link(match: re.Match[str]) -> str:
         target = match[1]
-        there = (HERE / language / target).exists() or (HERE / target).with_suffix(".po").exists()
+        sibling = HERE / language / target
+        there = sibling.exists() or sibling.with_suffix(".po").exists()
         return f"]({target if there else f'../{target}'}"
 
     return _LINK.sub(link, text)
@@ -320,6 +323,8 @@ class Translation:
         """Bring a PO file up to date, and print how much of it is translated."""
         entries = merged(path, messages, self.language)
         self.write(path, f"{entries}\n")
+        if not path.exists():
+            return Catalogue()
         done, fuzzy, asked = coverage(entries)
         print(f"{path.name:32} {done:5} of {asked:5} translated, {fuzzy} fuzzy")
         return Catalogue.read(path)
@@ -372,6 +377,9 @@ def main(
             print("stale:", *translation.stale, sep="\n  ")
             raise typer.Exit(1)
         return
+    if changed and run and (fonts := FONTS[language]).isdisjoint(get_font_names()):
+        print(f"to run them a font is needed, one of {', '.join(sorted(fonts))} (fonts-noto-cjk)")
+        raise typer.Exit(1)
     os.environ["MINIVLLM_LANG"] = language
     os.environ["MINIVLLM_DEVICE"] = "cpu"
     os.environ.pop("MPLBACKEND", None)

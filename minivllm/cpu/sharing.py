@@ -21,7 +21,7 @@ _FIRST = 2  # of a compiled function's arguments; those before are for its resul
 
 
 def by_threads(num_threads: int) -> tuple[int, int]:
-    """The share with which a kernel calls itself in so many threads: no part yet."""
+    """The share with which a kernel calls itself in this number of threads: no part yet."""
     return -1, num_threads
 
 

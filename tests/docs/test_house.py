@@ -25,13 +25,13 @@ ROOMS = [
     "spec_decode",
     "scheduling", "structured_output", "sampling",
     "cpu", "worker", "executor", "engine",
-    "lab", "lab/contiguous", "lab/sim", "lab/viz", "entrypoints", "deploy", "lab/bench",
-    "lab/training", "lab/quantize", "xray",
+    "lab/translation", "lab", "lab/contiguous", "lab/sim", "lab/viz", "entrypoints", "deploy",
+    "lab/bench", "lab/training", "lab/quantize", "xray",
     "course/asking", "course/grading", "course/ch", "course", "course/classroom",
     "course/playground", "cli", "sim", "viz", "exercises", "__main__",
 ]  # fmt: skip
 HOUSES = {"lab", "course"}
-ENGINE = ROOMS[: ROOMS.index("lab")]
+ENGINE = ROOMS[: ROOMS.index("lab/translation")]
 WITH_NUMPY = {"structured_output"}  # its masks are arrays, though no tensors
 NEED_TORCH = {"attention", "models", "pooling", "quantization", "sampling", "lora", "cpu",
               "worker", "executor", "engine", "entrypoints",

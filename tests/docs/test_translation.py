@@ -85,7 +85,7 @@ def test_a_language_that_is_not_there_or_a_broken_catalogue_is_one_sentence(tmp_
 
 
 def in_a_process(code, **environment):
-    """What a process prints that runs this code, and its warnings."""
+    """Output of a process that runs this code, and its warnings."""
     made = subprocess.run(
         [sys.executable, "-c", code],
         env=os.environ | environment,

@@ -26,7 +26,7 @@ def begin() -> dict[str, Any]:
 
 
 def questions() -> dict[str, Any]:
-    """What labs, quizzes and exercises ask. Of the exercises those of seed 0; Python draws others.
+    """Texts of labs, quizzes and exercises. Of the exercises those of seed 0; Python draws others.
 
     Most readers only play, so it is a file of its own.
     """

@@ -32,7 +32,7 @@ HITS = "cache hits"
 
 @dataclass(frozen=True)
 class Served:
-    """What came of one engine: kept for a while, since mostly one of two engines is changed."""
+    """Result of one engine, kept for a while: mostly one of two engines is changed."""
 
     requests: list[Request]
     trace: Trace

@@ -28,7 +28,7 @@ class PeerError(RuntimeError):
 
 @dataclass(frozen=True)
 class PeerPlace:
-    """Where an engine is found: its Python, and its own form of the model, if it needs one."""
+    """Place of an engine: its Python, and its own form of the model, if it needs one."""
 
     engine: str
     python: Path

@@ -1,8 +1,8 @@
 """Texts of ``minivllm.lab`` and ``minivllm.course`` in another language than English.
 
-English is what the code says. Another language is a catalogue, ``locale/LANGUAGE/lab.po`` of the
-package: a text is exchanged when its module is compiled (``importing``), so that the code needs no
-marks. No other module of this folder is loaded while no language is set.
+English is what the code says. Another language is a catalogue, ``lab/locale/LANGUAGE/lab.po``: a
+text is exchanged when its module is compiled (``importing``), so that the code needs no marks. No
+other module of this folder is loaded while no language is set.
 """
 
 TEXTS: dict[str, str] = {}  # by message, in the language that is set

@@ -11,7 +11,7 @@ from hashlib import sha256
 from pathlib import Path
 
 KEPT = "no-translate"  # the flag of a text that is a key, a format, or what the model reads
-LOCALE = Path(__file__).parents[2] / "locale"
+LOCALE = Path(__file__).parents[1] / "locale"
 
 
 def languages() -> list[str]:
@@ -42,11 +42,14 @@ class Catalogue:
         Raises:
             ValueError: if it is none, or is not there; it names the file.
         """
-        import polib  # only where a language is set
-
         try:
+            import polib  # only where a language is set
+
             data = path.read_bytes()
             entries = polib.pofile(data.decode("utf-8"))
+        except ImportError as error:
+            how = "pip install 'minivllm[notebooks]'"
+            raise ValueError(f"a catalogue needs polib: {how}") from error
         except (OSError, ValueError) as error:
             raise ValueError(f"the catalogue {path} cannot be read: {error}") from error
         catalogue = cls(digest=sha256(data).digest())

@@ -21,7 +21,7 @@ from importlib.util import MAGIC_NUMBER
 from pathlib import Path
 from types import CodeType, ModuleType
 
-from minivllm.lab.translation import TEXTS
+from minivllm.lab.translation import TEXTS, messages
 from minivllm.lab.translation.catalogue import Catalogue
 from minivllm.lab.translation.messages import Exchanged
 
@@ -58,13 +58,18 @@ class TranslatingLoader(SourceFileLoader):
 
     def get_code(self, fullname: str) -> CodeType:
         source = self.get_data(self.path)
-        content = MAGIC_NUMBER + self._catalogue.digest + self.path.encode() + source
+        ours = Path(messages.__file__).read_bytes()  # it makes the code, too
+        content = MAGIC_NUMBER + ours + self._catalogue.digest + self.path.encode() + source
         kept = cache_folder() / f"{sha256(content).hexdigest()}.code"
         with suppress(OSError, ValueError, EOFError, TypeError):
             code = marshal.loads(kept.read_bytes())
             if isinstance(code, CodeType):
                 return code
-        code = compile_translated(source, self.path, self._catalogue)
+        try:
+            code = compile_translated(source, self.path, self._catalogue)
+        except ValueError as error:
+            warnings.warn(f"{error}; the texts of {fullname} stay English", stacklevel=2)
+            return super().get_code(fullname)
         with suppress(OSError):  # a folder that cannot be written costs time, and nothing else
             kept.parent.mkdir(parents=True, exist_ok=True)
             new = kept.with_suffix(f".{os.getpid()}")

@@ -43,7 +43,7 @@ class PatchEmbeddings(nn.Module):
         size = self.patch_size
         n, channels, height, width = pixel_values.shape
         cut = pixel_values.view(n, channels, height // size, size, width // size, size)
-        patches = cut.permute(0, 2, 4, 1, 3, 5).reshape(-1, channels * size * size)
+        patches = cut.permute((0, 2, 4, 1, 3, 5)).reshape(-1, channels * size * size)
         x = self.patch_embedding(patches).view(n, -1, self.patch_embedding.output_size)
         if self.class_embedding is not None:
             x = torch.cat((self.class_embedding.expand(n, 1, -1), x), 1)

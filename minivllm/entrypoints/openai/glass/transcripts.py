@@ -122,7 +122,7 @@ class Transcripts:
 
 
 def _state(seqs: Sequence[SequenceState]) -> str:
-    """What a request does, in a word."""
+    """State of a request, in a word."""
     alive = [seq.status for seq in seqs if seq.status in ALIVE]
     if not alive:
         return "finished"

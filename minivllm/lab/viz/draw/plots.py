@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from io import BytesIO
 from typing import TYPE_CHECKING
 
@@ -63,6 +64,15 @@ def label_decades(axis: Axis) -> None:
     axis.set_minor_locator(NullLocator())
 
 
+@contextmanager
+def _boxes_for_characters() -> Iterator[None]:
+    """Boxes stand for characters whose font is missing, and nothing warns of it."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
+        yield
+
+
+@_boxes_for_characters()
 def plot(
     figure: Figure, alt: str, text: str = "", title: str | None = None, mark: Sequence[Mark] = (),
     panels: Mapping[str, Axes] | None = None,
@@ -103,10 +113,7 @@ def plot(
         check(len(place) == (len(named) > 1) and name in named, "mark", (*place, x, y), allowed)
         _annotate(named[name], x, y, words)
     _set_fonts(figure)
-    with warnings.catch_warnings():  # without the font of a language there are boxes, and no words
-        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
-        png = to_png(figure)
-    return Plot(png, *told(text or alt, alt, title, mark))
+    return Plot(to_png(figure), *told(text or alt, alt, title, mark))
 
 
 def _set_fonts(figure: Figure) -> None:
