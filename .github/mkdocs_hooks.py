@@ -54,6 +54,8 @@ def on_files(files, config):
         path = Path(file.abs_src_path)
         if ".ipynb_checkpoints" in path.parts:  # Jupyter's copies
             files.remove(file)
+        elif file.src_uri.startswith("zh/"):  # siblings in Chinese have no pages yet
+            files.remove(file)
         elif path.suffix == ".ipynb":  # which stays beside its page, for readers who have Jupyter
             made[f"{path.stem}.md"] = notebook.to_markdown(path)
         elif file.src_uri == "README.md":

@@ -103,7 +103,7 @@ def write_policy(page, body):
 
 def test_python_is_there_in_time(page):
     assert page.seconds_to_start < 20
-    assert page.locator("#chart svg").is_visible()
+    assert page.locator("#chart svg.rows").is_visible()
 
 
 def test_a_slider_redraws_while_it_is_dragged(play):
@@ -343,7 +343,7 @@ def test_a_short_link_holds_the_whole_setting(play):
 def test_a_reload_loses_nothing(play):
     choose(play, "own-policy")
     mine = play.input_value("#policy textarea") + "# mine\n"
-    expect(play.locator("#step")).to_have_text(re.compile("of 154"), timeout=SECONDS)
+    expect(play.locator("#step")).to_have_text(re.compile(r"of 1[45]\d"), timeout=SECONDS)
     play.press("#slider", "Home")
     play.fill("#policy textarea", mine)  # not run
     play.click("#tab-lab")
@@ -353,9 +353,9 @@ def test_a_reload_loses_nothing(play):
     expect(play.locator("#questions fieldset")).to_have_count(5)
     play.reload()
     expect(play.locator("#quiz-panel")).to_be_visible()
-    assert play.input_value("#quiz-chapter") == "06"
-    assert play.input_value("#policy textarea") == mine
-    assert play.input_value("#presets") == "own-policy"
+    expect(play.locator("#quiz-chapter")).to_have_value("06", timeout=SECONDS)
+    expect(play.locator("#policy textarea")).to_have_value(mine, timeout=SECONDS)
+    expect(play.locator("#presets")).to_have_value("own-policy", timeout=SECONDS)
     expect(play.locator("#step")).to_have_text(re.compile("^step 0 of"), timeout=SECONDS)
     play.click("#tab-lab")
     expect(play.locator("#lab-editor textarea")).to_have_value("x = 5")
