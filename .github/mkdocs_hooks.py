@@ -52,9 +52,8 @@ def on_files(files, config):
     made = {"course.md": course, "code.md": code_page()}
     for file in list(files):
         path = Path(file.abs_src_path)
-        if ".ipynb_checkpoints" in path.parts:  # Jupyter's copies
-            files.remove(file)
-        elif file.src_uri.startswith("zh/"):  # siblings in Chinese have no pages yet
+        # Jupyter's copies; and siblings in Chinese, which have no pages yet
+        if ".ipynb_checkpoints" in path.parts or file.src_uri.startswith("zh/"):
             files.remove(file)
         elif path.suffix == ".ipynb":  # which stays beside its page, for readers who have Jupyter
             made[f"{path.stem}.md"] = notebook.to_markdown(path)
