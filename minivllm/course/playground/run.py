@@ -34,6 +34,7 @@ HITS = "cache hits"
 class Served:
     """Result of one engine, kept for a while: mostly one of two engines is changed."""
 
+    engine: EngineSettings
     requests: list[Request]
     trace: Trace
     printed: str  # by the policy
@@ -71,7 +72,7 @@ def run(workload: Any, engines: Any, source: str | None = None) -> dict[str, Any
     """
     served = _all_served(workload, engines, source)
     told = {name: each.told for name, each in served.items()}
-    if any(keeps_prompt_ends(EngineSettings(**each)) for each in engines.values()):
+    if any(keeps_prompt_ends(each.engine) for each in served.values()):
         told = {name: _with_hits_explained(each) for name, each in told.items()}
     return {"printed": "".join(each.printed for each in served.values()), "runs": told}
 
@@ -142,7 +143,7 @@ def _served(workload: Workload, engine: EngineSettings, source: str | None) -> S
         policy = make_policy(engine.policy) if source is None else policy_of(source)
         requests = workload.requests(bool(policy.uses_priority))
         trace = serve(requests, engine, policy)
-    return Served(requests, trace, printed.getvalue())
+    return Served(engine, requests, trace=trace, printed=printed.getvalue())
 
 
 def keeps_prompt_ends(engine: EngineSettings) -> bool:

@@ -9,6 +9,8 @@ up in float32, in one order. So what a row is multiplied beside changes nothing.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 from llvmlite import ir
 from numba import types
@@ -35,6 +37,27 @@ _WORD, _INT = ir.IntType(32), ir.IntType(64)
 _VECTOR, _WORDS = ir.VectorType(ir.FloatType(), WIDTH), ir.VectorType(_WORD, WIDTH)
 
 
+class TwoByteRows(NamedTuple):
+    """Rows in two bytes a number. Steps and begins have a column for each group of a row.
+
+    ``left`` is int8: the high bytes of a group, and its low ones. ``steps``, float32, are by what a
+    number is multiplied. ``begins``, int32, are what is to be added to a group's sum for the words'
+    numbers being unsigned.
+    """
+
+    left: np.ndarray
+    steps: np.ndarray
+    begins: np.ndarray
+
+
+class Panel(NamedTuple):
+    """Words, scales and minimums of a panel, or of all: see ``quantized_panels``."""
+
+    words: np.ndarray
+    scales: np.ndarray
+    mins: np.ndarray
+
+
 def fits(words: np.ndarray, scales: np.ndarray) -> bool:
     """True for panels of integers, whose groups are whole groups of a row, where there is VNNI."""
     in_a_word = {"int32": 8, "uint8": 4}.get(words.dtype.name, 0)
@@ -46,9 +69,8 @@ def two_byte_kernel(num_rows: int, num_vectors: int):
     """Make a micro-kernel for numba: a few rows in two bytes times a panel of integers.
 
     What it returns is called in compiled code, as ``multiply(sums, left, words, scales, mins,
-    steps, begins)``, and does ``sums[r, c] = x[r, k] * weight[k, c]``. Left is int8: 32 high bytes
-    of a group, and its 32 low ones. Steps and begins have a column for each group of a row: begins,
-    int32, are what is to be added to a group's sum for the words' numbers being unsigned.
+    steps, begins)``, and does ``sums[r, c] = x[r, k] * weight[k, c]``, for rows as in
+    ``TwoByteRows``.
     """
 
     @intrinsic
@@ -149,28 +171,29 @@ def multiply_arrays(
     Panels are as ``quantized_panels.QuantizedPanels``, and fit (``fits``).
     """
     num_rows, depth = x.shape
-    left = np.empty((num_rows, 2 * depth), np.int8)
-    steps = np.empty((num_rows, depth // GROUP), np.float32)
-    begins = np.empty((num_rows, depth // GROUP), np.int32)
+    rows = TwoByteRows(
+        left=np.empty((num_rows, 2 * depth), np.int8),
+        steps=np.empty((num_rows, depth // GROUP), np.float32),
+        begins=np.empty((num_rows, depth // GROUP), np.int32),
+    )
     output = np.empty((num_rows, output_size), x.dtype)
-    are_nibbles = words.dtype == np.int32
-    _round(x.size, left, steps, begins, x, are_nibbles)
-    _multiply(
-        x.size * output_size, output, left, steps, begins, words, scales, mins, bias,
-    )  # fmt: skip
+    _round(x.size, rows, x, words.dtype == np.int32)
+    _multiply(x.size * output_size, output, rows, Panel(words, scales, mins), bias)
     return output
 
 
 @parallel_kernel(WORTH_SHARING)
-def _round(share, left, steps, begins, x, are_nibbles):
+def _round(share, rows, x, are_nibbles):
     """Round each group of a row to a 16,256th of its largest number, ties to even.
 
     Nibbles of a word come as four even ones and four odd ones.
     """
     for r in shared_range(share, len(x)):
         numbers = np.empty(GROUP, np.int32)
-        for g in range(steps.shape[1]):
-            group, most, total = x[r, g * GROUP : (g + 1) * GROUP], np.uint32(0), np.int32(0)
+        for g in range(rows.steps.shape[1]):
+            group = x[r, g * GROUP : (g + 1) * GROUP]
+            most = np.uint32(0)
+            total = np.int32(0)
             for k in range(GROUP):  # without signs, bits are in the order of the numbers
                 most = max(most, np.float32(widen(group[k])).view(np.uint32) & _NO_SIGN)
             largest = np.uint32(most).view(np.float32)
@@ -181,27 +204,29 @@ def _round(share, left, steps, begins, x, are_nibbles):
                 number = np.float32(shifted).view(np.int32) - _ROUNDS_BITS
                 numbers[k] = number
                 total += number
-            to = left[r, 2 * g * GROUP : 2 * (g + 1) * GROUP]
+            to = rows.left[r, 2 * g * GROUP : 2 * (g + 1) * GROUP]
             for k in range(GROUP):
                 high = (numbers[k] + 64) >> 7
                 place = (k & ~7) | ((k & 1) << 2) | ((k & 7) >> 1) if are_nibbles else k
-                to[place], to[GROUP + place] = high, numbers[k] - (high << 7)
-            steps[r, g] = step
-            begins[r, g] = total * (-8 if are_nibbles else -128)
+                to[place] = high
+                to[GROUP + place] = numbers[k] - (high << 7)
+            rows.steps[r, g] = step
+            rows.begins[r, g] = total * (-8 if are_nibbles else -128)
 
 
 @parallel_kernel(WORTH_SHARING)
-def _multiply(share, output, left, steps, begins, words, scales, mins, bias):
-    num_panels = len(words)
-    for task in shared_range(share, -(-len(left) // _TASK) * num_panels):
-        begin, panel = task // num_panels * _TASK, task % num_panels
-        end, first = begin + _TASK, panel * LANES
-        place, rows = output[begin:end, first : first + LANES], left[begin:end]
+def _multiply(share, output, rows, panels, bias):
+    num_panels = len(panels.words)
+    for task in shared_range(share, -(-len(rows.left) // _TASK) * num_panels):
+        begin = task // num_panels * _TASK
+        end = begin + _TASK
+        number = task % num_panels
+        first = number * LANES
+        place = output[begin:end, first : first + LANES]
         sums = aligned(_TASK, LANES, np.float32)
-        _multiply_panel(
-            sums, rows, words[panel], scales=scales[panel], mins=mins[panel],
-            steps=steps[begin:end], begins=begins[begin:end],
-        )  # fmt: skip
+        some = TwoByteRows(rows.left[begin:end], rows.steps[begin:end], rows.begins[begin:end])
+        panel = Panel(panels.words[number], panels.scales[number], panels.mins[number])
+        _multiply_panel(sums, some, panel)
         for r in range(len(place)):
             for c in range(place.shape[1]):
                 total = sums[r, c]
@@ -211,11 +236,17 @@ def _multiply(share, output, left, steps, begins, words, scales, mins, bias):
 
 
 @kernel
-def _multiply_panel(sums, rows, words, scales, mins, steps, begins):
+def _multiply_panel(sums, rows, panel):
     """Multiply rows by a panel, two at a time."""
     r = 0
-    while r + 2 <= len(rows):
-        _pair(sums[r:], rows[r:], words, scales, mins, steps[r:], begins[r:])
+    while r + 2 <= len(rows.left):
+        _pair(
+            sums[r:], rows.left[r:], words=panel.words, scales=panel.scales, mins=panel.mins,
+            steps=rows.steps[r:], begins=rows.begins[r:],
+        )  # fmt: skip
         r += 2
-    if r < len(rows):
-        _single(sums[r:], rows[r:], words, scales, mins, steps[r:], begins[r:])
+    if r < len(rows.left):
+        _single(
+            sums[r:], rows.left[r:], words=panel.words, scales=panel.scales, mins=panel.mins,
+            steps=rows.steps[r:], begins=rows.begins[r:],
+        )  # fmt: skip

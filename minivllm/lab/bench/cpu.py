@@ -135,7 +135,7 @@ def bench_cpu(
 def _in_turn(
     engine: BenchEngine, peers: list[Peer], rounds: list[Round], repeats: int, report: Report
 ) -> tuple[list[Run], dict[str, list[float]]]:
-    """Runs of ours, and seconds of each peer's: all warm up, then each has its turn, so often.
+    """Runs of ours, and seconds of each peer's: all warm up, then each has a turn for each repeat.
 
     A peer that fails is taken out of the list.
     """

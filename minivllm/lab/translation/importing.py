@@ -14,6 +14,7 @@ import sys
 import warnings
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import cache
 from hashlib import sha256
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
@@ -33,6 +34,12 @@ def cache_folder() -> Path:
     """The folder of translated modules: the user's cache."""
     home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(home) / "minivllm" / "translated"
+
+
+@cache
+def _exchange_digest() -> bytes:
+    """Digest of the module that exchanges texts: it makes the code, too."""
+    return sha256(Path(messages.__file__).read_bytes()).digest()
 
 
 def compile_translated(source: bytes, path: str, catalogue: Catalogue) -> CodeType:
@@ -58,8 +65,8 @@ class TranslatingLoader(SourceFileLoader):
 
     def get_code(self, fullname: str) -> CodeType:
         source = self.get_data(self.path)
-        ours = Path(messages.__file__).read_bytes()  # it makes the code, too
-        content = MAGIC_NUMBER + ours + self._catalogue.digest + self.path.encode() + source
+        made_by = MAGIC_NUMBER + _exchange_digest() + self._catalogue.digest
+        content = made_by + self.path.encode() + source
         kept = cache_folder() / f"{sha256(content).hexdigest()}.code"
         with suppress(OSError, ValueError, EOFError, TypeError):
             code = marshal.loads(kept.read_bytes())
