@@ -29,7 +29,7 @@ def pytest_collection_modifyitems(config, items):
     sentence = needs_real.missing()
     known = {line.partition(":")[0] for line in config.getini("markers")}
     for item in items:
-        if item.path.parent == Path(__file__).parent:
+        if Path(__file__).parent in item.path.parents:
             item.add_marker("slow")
             if (mark := f"chapter{item.path.name[:2]}") in known:
                 item.add_marker(mark)

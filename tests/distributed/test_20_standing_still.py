@@ -98,7 +98,7 @@ def test_a_server_answers_while_a_replica_stands_still():
     asyncio.run(use(server.url))
     wait_until(lambda: not engine.request_ids)
     server.stop()
-    assert not last.is_alive()
+    wait_until(lambda: not last.is_alive(), seconds=30)
 
 
 def test_what_waits_is_sent_in_order_when_it_goes_on(engine):

@@ -305,7 +305,7 @@ def font_width(text, look):
     from matplotlib.ft2font import FT2Font
 
     bold = look.get("font-weight", "normal")
-    found = font_manager.findfont(font_manager.FontProperties("DejaVu Sans", weight=bold))
+    found = font_manager.findfont(font_manager.FontProperties(family="DejaVu Sans", weight=bold))
     font = FT2Font(found)
     font.set_size(float(look["font-size"]), 72)
     font.set_text(text)
