@@ -6,6 +6,7 @@ import re
 
 import pytest
 import torch
+from helpers import AT_NIGHT
 from PIL import Image, ImageDraw
 from transformers import AutoImageProcessor, AutoProcessor, AutoTokenizer
 
@@ -306,11 +307,15 @@ def test_it_sees_as_well_as_it_must(kind):
 @pytest.mark.slow
 def test_it_sees_as_well_as_the_manifest_says(llm):
     cases = picture_cases()
+    near = 0.03
+    if not AT_NIGHT:
+        cases = cases[::4]
+        near = 0.12
     found = rates(cases, vision_evaluate.answers(llm, cases))
     promised = read_manifest(VISION)["scores"]["pictures"]
     assert found["a single thing's colour"] >= MUSTS["a single thing's colour"]
     assert found.keys() == promised.keys()
-    assert all(abs(found[kind] - promised[kind]) <= 0.03 for kind in promised)
+    assert all(abs(found[kind] - promised[kind]) <= near for kind in promised)
 
 
 @pytest.mark.slow

@@ -5,6 +5,7 @@ import random
 
 import numpy as np
 import pytest
+from helpers import nightly
 from http_server import serving
 
 from minivllm import LLM, SamplingParams, embedded_model_path
@@ -109,7 +110,7 @@ def test_only_the_automaton_wants_short_choices(tokenizer):
         manager.compile_grammar(StructuredOutputsParams(choice=["x" * 20_000]), EOS)
 
 
-@pytest.mark.parametrize("count", [1, 300, 1500, 4000])
+@pytest.mark.parametrize("count", [1, 300, 1500, pytest.param(4000, marks=nightly)])
 def test_what_is_accepted_can_go_on(manager, count):
     """Random texts in forms of any size: no mask is empty."""
     rng = random.Random(count)

@@ -8,7 +8,7 @@ import random
 
 import pytest
 from cuda_stand_ins import CallsAgain
-from helpers import CLEAR, make_llm, workers_of
+from helpers import CLEAR, make_llm, nightly, workers_of
 from poisoned_blocks import PoisonedBlocks
 from small_models import make_model
 
@@ -260,6 +260,7 @@ def test_in_every_mixture(checkpoints, way, backend, seed):
     check_way(checkpoints, way, backend, seed)
 
 
+@nightly
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("way", ["usual", "swapped", "overlapped", "int8", "n-grams"])

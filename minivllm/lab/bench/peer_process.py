@@ -11,6 +11,8 @@ import os
 import sys
 import time
 
+del sys.path[0]  # this folder: its modules have names that an engine may look for
+
 
 def load_vllm(options):
     """Load vLLM in this process, as it is by default."""
