@@ -45,6 +45,7 @@ from minivllm.lab.translation.messages import (  # noqa: E402
     split,
     strings,
 )
+from minivllm.lab.translation.stubs import documented  # noqa: E402
 
 PACKAGE = HERE.parent / "minivllm"
 NOTICES = {  # above an English paragraph: its translation is old, or there is none
@@ -234,6 +235,8 @@ def package_messages() -> dict[str, list[str]]:
                     add(message_of(node) or "", path)
             for word in _asked_by_name(tree):
                 add(word, path)
+            for text in _of_stubs(tree):
+                add(text, path)
     for word in LABELS_DRAWN:
         add(word, PACKAGE / "lab" / "viz")
     for pattern in DATA:
@@ -252,6 +255,13 @@ def _asked_by_name(tree: ast.AST) -> Iterator[str]:
             for word in ast.walk(node.args[-1]) if form else ():
                 if isinstance(word, ast.Constant) and isinstance(word.value, str):
                     yield form.format(word.value)
+
+
+def _of_stubs(tree: ast.Module) -> Iterator[str]:
+    """Docstrings of the classes and functions that a reader fills: what the lab asks for."""
+    for node in tree.body:
+        if getattr(node, "name", "").lower().startswith("my"):
+            yield from (text for text, _ in documented(node))
 
 
 def _texts(data: object) -> Iterator[str]:

@@ -25,6 +25,7 @@ from minivllm.course.grading.class_lab import ClassLab
 from minivllm.course.grading.function_lab import FunctionLab
 from minivllm.course.grading.milestones import note_passed, note_peek, read_progress
 from minivllm.course.grading.run import describe_error
+from minivllm.lab.translation.stubs import stub_source
 from minivllm.utils.validation import check
 
 Lab = ClassLab | FunctionLab
@@ -261,7 +262,7 @@ def begun(lab: Lab) -> str:
     lines += ["", ""]
     if isinstance(lab, FunctionLab) and notebook_of(lab) == "10":
         lines.append("@triton.jit")
-    return "\n".join(lines) + "\n" + inspect.getsource(lab.stub)
+    return "\n".join(lines) + "\n" + stub_source(lab.stub)
 
 
 def _imports(stub: type) -> Iterator[str]:

@@ -18,6 +18,7 @@ from minivllm.lab.translation import TEXTS
 from minivllm.lab.translation.catalogue import KEPT, LOCALE, Catalogue, languages
 from minivllm.lab.translation.importing import compile_translated, set_language
 from minivllm.lab.translation.messages import has_words, message_of, strings
+from minivllm.lab.translation.stubs import documented, stub_source
 from minivllm.lab.viz.draw.svg import text_width
 from minivllm.lab.viz.draw.wording import block_list, count, num_columns, ordinal, wrap
 
@@ -125,6 +126,23 @@ def test_choices_are_drawn_by_the_english_text(monkeypatch):
     other = QUIZZES["03"].questions
     assert all(question.text.startswith("⟦") for question in other)
     assert [question.answer for question in other] == english
+
+
+def test_a_stub_asks_in_the_language_and_its_code_is_the_same(monkeypatch):
+    from minivllm.course import labs
+
+    plain = stub_source(labs.copy_on_write.stub)
+    asked = [text for text, _ in documented(ast.parse(plain))]
+    assert len(asked) == 2
+    assert set(asked) <= set(translate.package_messages())
+    for text in asked:
+        monkeypatch.setitem(TEXTS, text, "\n".join(f"⟦{line}⟧" for line in text.splitlines()))
+    other = stub_source(labs.copy_on_write.stub)
+    assert [text.count("⟦") for text, _ in documented(ast.parse(other))] == [
+        len(text.splitlines()) for text in asked
+    ]
+    assert without_texts(other) == without_texts(plain)
+    assert other in repr(labs.copy_on_write)
 
 
 # -- siblings of notebooks --------------------------------------------------------------------
@@ -291,6 +309,7 @@ def test_lines_are_broken_by_columns_and_never_before_a_full_stop():
     assert "".join(lines).replace(" ", "") == text.replace(" ", "")
     assert all(num_columns(line) <= 22 for line in lines), "a mark may hang over the edge"
     assert not any(line.startswith(("，", "。")) for line in lines)
+    assert wrap("一句。 another one", 40) == ["一句。another one"]
     english = "A line of words that is broken where the blanks are, as before."
     assert wrap(english, 20) == textwrap.wrap(english, 20)
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import inspect
 from pathlib import Path
 
 from minivllm.course import labs
+from minivllm.lab.translation.stubs import stub_source
 from minivllm.utils.validation import check
 
 TEMPLATE = Path(__file__).parent / "template"
@@ -45,7 +45,7 @@ def new_repository(directory: Path, requirement: str = "minivllm") -> list[str]:
     texts["requirements.txt"] = texts["requirements.txt"].replace("REQUIREMENT", requirement)
     for name, lab in STUBS.items():
         text = (TEMPLATE / f"{name}.txt").read_text(encoding="utf-8")
-        texts[name] = text.replace("STUB\n", inspect.getsource(lab.stub))
+        texts[name] = text.replace("STUB\n", stub_source(lab.stub))
     for name, text in texts.items():
         (directory / name).parent.mkdir(parents=True, exist_ok=True)
         (directory / name).write_text(text, encoding="utf-8")

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import inspect
 import math
-import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -21,6 +20,8 @@ from minivllm.course.asking.gradebook import is_grading, note_points
 from minivllm.course.grading.milestones import note_passed
 from minivllm.course.grading.run import Fault, describe_error
 from minivllm.course.grading.verdicts import Verdict
+from minivllm.lab.translation.stubs import stub_source
+from minivllm.lab.viz.draw.wording import wrap
 from minivllm.utils.validation import check as validate
 from minivllm.utils.validation import is_int
 
@@ -91,8 +92,8 @@ def how_to_begin(lab: str, what: str, mine: str) -> str:
 
 def with_stub(task: str, effort: str, stub: Any) -> str:
     """Text of a lab: the task and the effort as a comment, and the stub to copy."""
-    lines = [f"# {line}" for line in [*textwrap.wrap(task, 90), effort]]
-    return "\n".join(lines) + f"\n\n{inspect.getsource(stub)}"
+    lines = [f"# {line}" for line in [*wrap(task, 90), effort]]
+    return "\n".join(lines) + f"\n\n{stub_source(stub)}"
 
 
 @dataclass(frozen=True, repr=False)

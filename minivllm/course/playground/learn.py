@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from contextlib import redirect_stdout
 from pathlib import Path
@@ -24,6 +23,7 @@ from minivllm.course.grading.milestones import (
 )
 from minivllm.course.loop import help_of
 from minivllm.course.playground.readers_code import InReadersCode, Printed, run_source, value_of
+from minivllm.lab.translation.stubs import stub_source
 from minivllm.utils.validation import check, is_int, is_one_of
 
 # Labs whose checks need no torch, and the one exercise that needs NumPy.
@@ -45,7 +45,7 @@ def lab(name: str) -> dict[str, Any]:
         ValueError: for another lab.
     """
     asked = _lab(name)
-    return {"task": asked.task, "stub": inspect.getsource(asked.stub)}
+    return {"task": asked.task, "stub": stub_source(asked.stub)}
 
 
 def lab_progress(kept: str = "") -> dict[str, Any]:

@@ -18,6 +18,7 @@ _WIDE = r"\u2e80-\ua4cf\uac00-\ud7a3\uf900-\ufaff\uff00-\uffef"
 _UNITS = re.compile(rf"\s+|[{_WIDE}]|[^\s{_WIDE}]+")
 _NEVER_FIRST = "。，、；：？！）」』》"
 _NEVER_LAST = "（「『《"
+_BLANK_AFTER_MARK = re.compile(rf"(?<=[{_NEVER_FIRST}]) +")
 
 _VISIBLE = {" ": "·", "\n": "↵", "\t": "⇥", "\r": "␍"}
 
@@ -45,7 +46,7 @@ def wrap(text: str, width: int, subsequent_indent: str = "") -> list[str]:
         return textwrap.wrap(text, width, subsequent_indent=subsequent_indent)
     lines = []
     line = ""
-    for unit in _units(text):
+    for unit in _units(_BLANK_AFTER_MARK.sub("", text)):
         if line.strip() and num_columns(line + unit.rstrip()) > width:
             lines.append(line.rstrip())
             line = subsequent_indent + unit.lstrip()
