@@ -37,6 +37,7 @@ sys.path.insert(0, str(HERE))
 from execute import execute  # noqa: E402
 
 from minivllm.course.asking.texts import one_line, read_toml  # noqa: E402
+from minivllm.course.grading.stubs import documented  # noqa: E402
 from minivllm.lab.translation.catalogue import KEPT, LOCALE, Catalogue  # noqa: E402
 from minivllm.lab.translation.messages import (  # noqa: E402
     fields_of,
@@ -45,7 +46,6 @@ from minivllm.lab.translation.messages import (  # noqa: E402
     split,
     strings,
 )
-from minivllm.lab.translation.stubs import documented  # noqa: E402
 
 PACKAGE = HERE.parent / "minivllm"
 NOTICES = {  # above an English paragraph: its translation is old, or there is none

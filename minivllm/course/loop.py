@@ -25,7 +25,7 @@ from minivllm.course.grading.class_lab import ClassLab
 from minivllm.course.grading.function_lab import FunctionLab
 from minivllm.course.grading.milestones import note_passed, note_peek, read_progress
 from minivllm.course.grading.run import describe_error
-from minivllm.lab.translation.stubs import stub_source
+from minivllm.course.grading.stubs import stub_source
 from minivllm.utils.validation import check
 
 Lab = ClassLab | FunctionLab

@@ -14,11 +14,11 @@ import polib
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
+from minivllm.course.grading.stubs import documented, stub_source
 from minivllm.lab.translation import TEXTS
 from minivllm.lab.translation.catalogue import KEPT, LOCALE, Catalogue, languages
 from minivllm.lab.translation.importing import compile_translated, set_language
 from minivllm.lab.translation.messages import has_words, message_of, strings
-from minivllm.lab.translation.stubs import documented, stub_source
 from minivllm.lab.viz.draw.svg import text_width
 from minivllm.lab.viz.draw.wording import block_list, count, num_columns, ordinal, wrap
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from minivllm.course import labs
-from minivllm.lab.translation.stubs import stub_source
+from minivllm.course.grading.stubs import stub_source
 from minivllm.utils.validation import check
 
 TEMPLATE = Path(__file__).parent / "template"

@@ -19,8 +19,8 @@ from minivllm.course.asking.exercise import Folded, effort
 from minivllm.course.asking.gradebook import is_grading, note_points
 from minivllm.course.grading.milestones import note_passed
 from minivllm.course.grading.run import Fault, describe_error
+from minivllm.course.grading.stubs import stub_source
 from minivllm.course.grading.verdicts import Verdict
-from minivllm.lab.translation.stubs import stub_source
 from minivllm.lab.viz.draw.wording import wrap
 from minivllm.utils.validation import check as validate
 from minivllm.utils.validation import is_int

@@ -21,9 +21,9 @@ from minivllm.course.grading.milestones import (
     read_progress,
     write_progress,
 )
+from minivllm.course.grading.stubs import stub_source
 from minivllm.course.loop import help_of
 from minivllm.course.playground.readers_code import InReadersCode, Printed, run_source, value_of
-from minivllm.lab.translation.stubs import stub_source
 from minivllm.utils.validation import check, is_int, is_one_of
 
 # Labs whose checks need no torch, and the one exercise that needs NumPy.
