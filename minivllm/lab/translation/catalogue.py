@@ -10,13 +10,35 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
 
+from minivllm.lab.translation.cache import kept
+
 KEPT = "no-translate"  # the flag of a text that is a key, a format, or what the model reads
+_FORM = b"1"  # of what is kept of a file
 LOCALE = Path(__file__).parents[1] / "locale"
 
 
 def languages() -> list[str]:
     """Languages beside English."""
     return sorted(path.parent.name for path in LOCALE.glob("*/lab.po"))
+
+
+def _read(text: str) -> tuple[dict[str, str], list[str], list[str]]:
+    """Translations, fuzzy messages and kept ones of a PO file's text."""
+    import polib  # only where a language is set, and the file is new
+
+    texts: dict[str, str] = {}
+    fuzzy: list[str] = []
+    kept_texts: list[str] = []
+    for entry in polib.pofile(text):
+        if entry.obsolete:
+            continue
+        if KEPT in entry.flags:
+            kept_texts.append(entry.msgid)
+        elif entry.msgstr:
+            texts[entry.msgid] = entry.msgstr
+            if entry.fuzzy:
+                fuzzy.append(entry.msgid)
+    return texts, fuzzy, kept_texts
 
 
 @dataclass
@@ -43,28 +65,14 @@ class Catalogue:
             ValueError: if it is none, or is not there; it names the file.
         """
         try:
-            import polib  # only where a language is set
-
             data = path.read_bytes()
-            entries = polib.pofile(data.decode("utf-8"))
+            texts, fuzzy, kept_texts = kept(_FORM + data, lambda: _read(data.decode("utf-8")))
         except ImportError as error:
             how = "pip install 'minivllm[notebooks]'"
             raise ValueError(f"a catalogue needs polib: {how}") from error
         except (OSError, ValueError) as error:
             raise ValueError(f"the catalogue {path} cannot be read: {error}") from error
-        catalogue = cls(digest=sha256(data).digest())
-        for entry in entries:
-            if entry.obsolete:
-                continue
-            if KEPT in entry.flags:
-                catalogue.kept.add(entry.msgid)
-                continue
-            if not entry.msgstr:
-                continue
-            catalogue.texts[entry.msgid] = entry.msgstr
-            if entry.fuzzy:
-                catalogue.fuzzy.add(entry.msgid)
-        return catalogue
+        return cls(texts, set(fuzzy), set(kept_texts), sha256(data).digest())
 
     @classmethod
     def of(cls, language: str) -> Catalogue:

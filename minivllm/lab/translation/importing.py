@@ -8,12 +8,10 @@ does all that is printed from them, such as a listing.
 from __future__ import annotations
 
 import ast
-import marshal
 import os
 import sys
 import warnings
 from collections.abc import Sequence
-from contextlib import suppress
 from functools import cache
 from hashlib import sha256
 from importlib.abc import MetaPathFinder
@@ -23,17 +21,12 @@ from pathlib import Path
 from types import CodeType, ModuleType
 
 from minivllm.lab.translation import TEXTS, messages
+from minivllm.lab.translation.cache import kept
 from minivllm.lab.translation.catalogue import Catalogue
 from minivllm.lab.translation.messages import Exchanged
 
 PACKAGES = ("minivllm.lab", "minivllm.course")
 _OWN = __package__ or ""
-
-
-def cache_folder() -> Path:
-    """The folder of translated modules: the user's cache."""
-    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(home) / "minivllm" / "translated"
 
 
 @cache
@@ -67,22 +60,15 @@ class TranslatingLoader(SourceFileLoader):
         source = self.get_data(self.path)
         made_by = MAGIC_NUMBER + _exchange_digest() + self._catalogue.digest
         content = made_by + self.path.encode() + source
-        kept = cache_folder() / f"{sha256(content).hexdigest()}.code"
-        with suppress(OSError, ValueError, EOFError, TypeError):
-            code = marshal.loads(kept.read_bytes())
-            if isinstance(code, CodeType):
-                return code
+
+        def make() -> CodeType:
+            return compile_translated(source, self.path, self._catalogue)
+
         try:
-            code = compile_translated(source, self.path, self._catalogue)
+            return kept(content, make)
         except ValueError as error:
             warnings.warn(f"{error}; the texts of {fullname} stay English", stacklevel=2)
             return super().get_code(fullname)
-        with suppress(OSError):  # a folder that cannot be written costs time, and nothing else
-            kept.parent.mkdir(parents=True, exist_ok=True)
-            new = kept.with_suffix(f".{os.getpid()}")
-            new.write_bytes(marshal.dumps(code))
-            new.replace(kept)
-        return code
 
 
 class TranslatingFinder(MetaPathFinder):
