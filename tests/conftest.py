@@ -30,7 +30,7 @@ if not torch.cuda.is_available():  # Triton asks when it is first imported: see 
 
 # See helpers.examples. A run of the suite looks at fewer examples; the night, at many:
 # `pytest tests --hypothesis-profile=nightly`
-settings.register_profile("suite", settings.default, max_examples=40)
+settings.register_profile("suite", settings.default, max_examples=25)
 settings.register_profile("nightly", max_examples=1000, stateful_step_count=150)
 settings.load_profile("suite")
 

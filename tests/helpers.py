@@ -25,7 +25,7 @@ nightly = pytest.mark.skipif(not AT_NIGHT, reason="every night")
 def examples(number, steps=50):
     """Settings of a property: number of examples, and of steps if it is a state machine.
 
-    The suite looks at two in five of them; the nightly profile at ten times as many, and its
+    The suite looks at a quarter of them; the nightly profile at ten times as many, and its
     histories are three times as long.
     """
     profile = settings.default

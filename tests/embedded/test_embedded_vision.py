@@ -6,7 +6,7 @@ import re
 
 import pytest
 import torch
-from helpers import AT_NIGHT
+from helpers import AT_NIGHT, nightly
 from PIL import Image, ImageDraw
 from transformers import AutoImageProcessor, AutoProcessor, AutoTokenizer
 
@@ -183,6 +183,7 @@ def test_batches_have_the_pictures_in_the_order_of_their_placeholders(rows):
     assert read.to_dict() == image_processor().to_dict()
 
 
+@nightly
 @pytest.mark.slow
 def test_training_learns_and_goes_on_where_it_stopped(tmp_path, monkeypatch):
     monkeypatch.setattr(vision, "PICTURES", 8)

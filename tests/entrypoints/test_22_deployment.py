@@ -17,6 +17,7 @@ import httpx
 import promql_parser
 import pytest
 import yaml
+from helpers import nightly
 from http_server import serving
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -102,7 +103,14 @@ def free_port():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("command_of", [from_config, from_compose, from_kubernetes])
+@pytest.mark.parametrize(
+    "command_of",
+    [
+        pytest.param(from_config, marks=nightly),
+        pytest.param(from_compose, marks=nightly),
+        from_kubernetes,
+    ],
+)
 def test_the_files_own_command_starts_a_server(command_of):
     port = free_port()
     with started(command_of(), port) as running:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+from helpers import nightly
 
 SIGNS = "Où est Übung – µ 猫 🎉 ▏█ \udc80"
 # The commands as they are run; what they call shows these signs, or fails with them.
@@ -123,7 +124,13 @@ def test_no_command_loses_an_answer(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("locale", [IN_C, {"PYTHONIOENCODING": "ascii"}], ids=["C", "ascii"])
+@pytest.mark.parametrize(
+    "locale",
+    [
+        pytest.param(IN_C, id="C"),
+        pytest.param({"PYTHONIOENCODING": "ascii"}, id="ascii", marks=nightly),
+    ],
+)
 def test_no_command_loses_an_answer_in_a_poor_locale(locale, tmp_path):
     done = run_all(tmp_path, COMMANDS, "as it is", locale=locale)
     check_answers(done.stdout, done.stderr, "ascii")

@@ -95,7 +95,7 @@ def test_transfer(small_ceiling, tmp_path):
 
 
 def test_ranks(small_ceiling):
-    sizes = "--model", "embedded", "--num-requests", 2
+    sizes = "--model", "embedded", "--num-requests", 2, "--workload", "w1-short"
     _, found = bench("ranks", *sizes, "--repeats", 1)
     assert list(found) == KEYS
     results = found["results"]

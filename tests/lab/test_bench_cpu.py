@@ -5,6 +5,7 @@ import sys
 import time
 
 import pytest
+from helpers import nightly
 from test_bench import KEYS, bench
 from typer.testing import CliRunner
 
@@ -141,7 +142,7 @@ def test_a_peer_that_is_refused(options, message):
     assert message in " ".join(done.stderr.split())
 
 
-@pytest.mark.parametrize("model", ["embedded", "tiny"])
+@pytest.mark.parametrize("model", ["embedded", pytest.param("tiny", marks=nightly)])
 def test_the_start_of_a_process_is_told_with_nothing_compiled_and_with_all(model):
     _, found = bench("start", "--model", model, "--repeats", 1)
     empty, filled = (found["results"][cache] for cache in ("empty", "filled"))
