@@ -6,7 +6,7 @@ const SECONDS = 10;  // a request may take; then Python is stopped, and starts a
 class WorkerEngine {
   #worker; #waiting = new Map(); #next = 0; #onState;
 
-  /** onState is told each state in words: "Python starts", ..., "ready", "busy". */
+  /** onState is told each state in words: "Python is starting", ..., "ready", "busy". */
   constructor(onState = () => {}) {
     this.#onState = onState;
     this.#start();
