@@ -156,6 +156,9 @@ def on_page_markdown(markdown, page, config, files):
         title, rest = markdown.split("\n", 1)
         markdown = f"{title}\n\n{lecture.run_line(path)}\n{rest}"
     markdown = re.sub(r"\]\(((?:\.\./)?)README\.md", r"](\1course.md", markdown)
+    markdown = re.sub(
+        r"\[([^\]]*)\]\(zh/README\.md\)", r'<a href="zh/course.html">\1</a>', markdown
+    )
     markdown = re.sub(r"\]\(([^):]+)\.ipynb", r"](\1.md", markdown)
     inside = "../" if "/" in uri else ""
     markdown = re.sub(r"\]\((?:\.\./)+diagrams/", f"]({inside}diagrams/", markdown)

@@ -1,10 +1,10 @@
 """Siblings of notebooks and pages in another language: ``python notebooks/translate.py zh``.
 
-Texts are kept in PO files: ``notebooks/zh/NAME.po`` of a notebook or a Markdown page, and
-``lab.po`` in the package's ``lab/locale/zh`` of exercises, figures and quizzes. A message is the
-English text. So a changed one is found by itself: its old translation is kept as fuzzy, and the
-sibling shows the English text until a reader of the language has looked at it. A contributor needs
-no other language.
+Texts are kept in PO files: ``notebooks/zh/NAME.po`` of a notebook or a Markdown page, ``lab.po`` in
+the package's ``lab/locale/zh`` of exercises, figures and quizzes, and ``.github/pages/zh.po`` of
+what the site says beside them. A message is the English text. So a changed one is found by itself:
+its old translation is kept as fuzzy, and the sibling shows the English text until a reader of the
+language has looked at it. A contributor needs no other language.
 
 1. *extract*: texts of notebooks, pages and modules are written into the PO files;
 2. *build*: ``notebooks/zh/NAME.ipynb``, with the same cells and code, and other texts; or
@@ -35,8 +35,10 @@ from matplotlib.font_manager import get_font_names
 from nbformat import NotebookNode
 
 HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE))
+SITE = HERE.parent / ".github"
+sys.path[:0] = [str(HERE), str(SITE)]
 from execute import execute  # noqa: E402
+from pages.messages import messages as site_messages  # noqa: E402
 from translate_markdown import (  # noqa: E402
     NOTICES,
     english_of,
@@ -323,7 +325,7 @@ class Translation:
         if not path.exists():
             return Catalogue()
         done, fuzzy, asked = coverage(entries)
-        name = path.name if path.parent == LOCALE / self.language else self.name_of(path)
+        name = self.name_of(path) if path.is_relative_to(self.folder) else path.name
         print(f"{name:32} {done:5} of {asked:5} translated, {fuzzy} fuzzy")
         return Catalogue.read(path)
 
@@ -397,6 +399,7 @@ def main(
         raise typer.BadParameter(f"must be one of {', '.join(NOTICES)}, got {language!r}")
     translation = Translation(language, check)
     translation.extract(LOCALE / language / "lab.po", package_messages())
+    translation.extract(SITE / "pages" / f"{language}.po", site_messages())
     known = sorted(translation.name_of(path) for path in translation.folder.rglob("*.po"))
     try:
         changed = [name for name in names or known if translation.bring_up_to_date(name)]

@@ -63,16 +63,18 @@ def card(row: re.Match) -> str:
         f'<span class="track track-{letter}">{translated(TRACKS[letter])}</span>'
         for letter in row["tracks"].split()
     )
-    runs = f'<span class="runs">{translated("runs on its page")}</span>'
+    runs = f'<span class="runs">{translated("runs in the page")}</span>'
     runs = runs if runs_on_its_page(Path(file)) else ""
     needed = row["needs"]
     needs = translated("after {numbers}" if needed else "begin here").format(numbers=needed)
     minutes = translated("{minutes} min").format(minutes=row["minutes"])
+    teacher = translated("teacher's page")
     page = translated("teacher's page of {number}").format(number=number)
     return (
         f'<li class="card"><a class="main" href="{file}.html"><b>{number}</b> '
         f"{escape(row['title'])}</a>"
         f'<span class="small">{minutes} · {needs} · '
-        f'<a href="teach/{number}.html" aria-label="{page}">{translated("teacher")}</a></span>'
+        f'<a href="teach/{number}.html" aria-label="{page}">'
+        f"{teacher}</a></span>"
         f'<span class="small">{tracks}{runs}</span></li>'
     )

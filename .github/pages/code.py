@@ -55,9 +55,9 @@ def code_page() -> str:
     return "\n\n".join([
         f"# {translated('Read the code')}",
         translated(
-            "A request's way to its tokens in {stations} stations, without what makes it fast. "
-            "Each shows the lines that matter, and folds the rest of its file. Names are vLLM's; "
-            "those that are defined at a station are links."
+            "A request's way to its tokens in {stations} stations, without the code that makes it "
+            "fast. Each shows the lines that matter, and folds the rest of its file. Names are "
+            "vLLM's; those that are defined at a station are links."
         ).format(stations=len(files)),
         translated(TOLD),
         f'<ol class="stations">{strip}</ol>',
@@ -146,7 +146,7 @@ def vllm_of(name: str) -> str:
     table = (ROOT / "notebooks/guide/vllm-map.md").read_text(encoding="utf-8")
     found = next((row for row in ROW.findall(table) if f"`{name}`" in row[0]), None)
     if found is None or not found[2].strip():
-        return translated("no such file")
+        return translated("no counterpart")
     return re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(found[2], quote=False))
 
 

@@ -31,5 +31,5 @@ def colab(urls: dict[str, str], name: str) -> str:
     return (
         f'<a class="colab" href="https://colab.research.google.com/github/{escape(place)}">'
         f"{translated('Open in Colab')}</a> "
-        f"<span>{translated('first run there:')} <code>{escape(install)}</code></span>"
+        f"<span>{translated('run there first:')} <code>{escape(install)}</code></span>"
     )

@@ -70,7 +70,7 @@ def with_entries(markdown: str) -> str:
 def entry(term: Term) -> str:
     names = [f"{where} {code(name)}" for where, name in (("0.32.0", term.new), ("0.6.6", term.old))
              if name != "-"]  # fmt: skip
-    where = translated("notebook {number}").format(number=term.notebook)
+    where = translated("lecture {number}").format(number=term.notebook)
     return (
         f'<section class="term"><h3 id="{term.anchor}">{escape(term.title)} {term.also}</h3>'
         f"<p>{code(term.line)}</p>"

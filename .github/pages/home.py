@@ -44,10 +44,10 @@ def home_page(minutes: dict[str, int], uris: dict[str, str], running: int, repos
         f"<span>{translated(able)}</span></li>"
         for title, numbers, able in PARTS
     )
-    where = translated(' of <a href="{repository}">the repository</a>')
+    place = translated("the repository")
     return Template(PAGE.read_text(encoding="utf-8")).render(
         _=translated,
-        where=where.format(repository=repository) if repository else "",
+        repository=f'<a href="{repository}">{place}</a>' if repository else place,
         recordings=sum(1 for _ in GOLDEN.rglob("*.json.gz")),
         running=running,
         lectures=len(minutes),

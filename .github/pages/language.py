@@ -54,7 +54,6 @@ def text_of(uri: str) -> str:
     text = markdown_of(path)
     if path == english:
         return text
-    up = "../" * uri.count("/")
     anchors = iter(anchors_of(markdown_of(english)))
 
     def with_anchor(heading: re.Match) -> str:
@@ -62,8 +61,25 @@ def text_of(uri: str) -> str:
 
     return "".join(
         part if part.startswith("```") else HEADING.sub(with_anchor, part)
-        for part in FENCE.split(text.replace(f"]({up}../", f"]({up}"))
+        for part in FENCE.split(in_half(text, "../" * uri.count("/")))
     )
+
+
+def in_half(text: str, up: str) -> str:
+    """A sibling's text whose links to English files stay in its half, where those have pages, too.
+
+    Only a link to a file that has a sibling leads to English. The project's README has no page.
+    """
+
+    def link(found: re.Match) -> str:
+        name, target, anchor = found.groups()
+        if not (NOTEBOOKS / FOLDER / target).is_file():
+            return f"[{name}]({up}{target}{anchor})"
+        page = re.sub(r"\.\w+$", ".html", target.replace("README.md", "course.md"))
+        return f'<a href="{up}../{page}{anchor}">{name}</a>'
+
+    text = re.sub(r"\[([^\]]*)\]\((?:\.\./)*project\.md[^)]*\)", r"\1", text)
+    return re.sub(rf"\[([^\]]*)\]\({re.escape(up)}\.\./([^)#]*)([^)]*)\)", link, text)
 
 
 def markdown_of(path: Path) -> str:

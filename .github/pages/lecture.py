@@ -41,8 +41,9 @@ def run_line(path: Path) -> str:
     command = (
         f'pip install -e ".[notebooks]" && {speaks}jupyter lab --notebook-dir=. notebooks/{place}'
     )
+    where = translated("in a clone of the repository")
     runner = '<span id="runner"></span>' if runs_on_its_page(path) else ""
-    more = [f'<a href="{path.name}" download>{translated("Download")}</a>']
+    more = [f'<a href="{path.name}" download>{translated("Download the notebook")}</a>']
     if number in QUIZZES:
         asked = f"playground/index.html#chapter={number}&amp;tab=exercises"
         more += [f'<a href="#quiz">{translated("Quiz")}</a>']
@@ -50,7 +51,7 @@ def run_line(path: Path) -> str:
         more += [f'<a href="teach/{number}.html">{translated("For the teacher")}</a>']
     return (
         f'<div class="runs" lang="{TAG}">{runner}<p class="command">'
-        f'<code id="command" title="{translated("in a clone")}">{escape(command)}</code>'
+        f'<code id="command" title="{where}">{escape(command)}</code>'
         f'<button type="button" data-copy="command">{translated("Copy")}</button></p>'
         f"<p>{' '.join(more)} {address}</p></div>"
     )

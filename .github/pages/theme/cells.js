@@ -20,7 +20,7 @@ const coloured = new Map([...document.querySelectorAll(".listing")].map(
   listing => [listing.textContent.trimEnd(), listing.innerHTML]));
 const cells = [...document.querySelectorAll(".cell[data-runs]")].map(element => new Cell(element));
 const STATES = {  // what the engine tells of itself
-  ready: "", busy: "", "Python starts": say("Python starts…"), "The scheduler is imported": say("The scheduler is imported…"),
+  ready: "", busy: "", "Python is starting": say("Python is starting…"), "The scheduler is loading": say("The scheduler is loading…"),
 };
 let engine = null, said = "";
 
@@ -89,7 +89,7 @@ function Cell(element) {
   this.ran = false;
   this.source = original;  // a guess changes it
   this.run = async () => {
-    told.textContent = say("runs…");
+    told.textContent = say("running…");
     element.classList.add("now");
     const begin = performance.now();
     const reply = await engine.ask({ call: "cell", source: area()?.value ?? this.source, number }, SECONDS);

@@ -42,7 +42,7 @@ function show(number) {
     const { letter, answer } = asked[i], done = step.done[i], said = step.said[i];
     const lost = run.slice(0, +number + 1).findLast(it => it.lost.includes(letter));
     const end = said === answer.length ? "" : done === "-"
-      ? said || lost ? say("gave its blocks to {others}; waits", { others: lost?.to.join(say(" and ")) || say("others") }) : say("waits")
+      ? said || lost ? say("gave its blocks to {others}, and waits", { others: lost?.to.join(say(" and ")) || say("others") }) : say("waits")
       : done === "." ? "" : said ? "…" : say("reads the prompt");
     chat.querySelector(".answer").innerHTML = `${answer.slice(0, said).join("")} <i>${end}</i>`;
     chat.classList.toggle("lost", done === "-" && !!lost);

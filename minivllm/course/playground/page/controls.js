@@ -15,21 +15,21 @@ const HINTS = {
   block_size: "block_size: positions in a block",
   max_num_batched_tokens: "max_num_batched_tokens: the most tokens that a step computes",
   max_num_seqs: "max_num_seqs: the most requests that run at once",
-  policy: "scheduling policy; yours is the one in the editor; with priority each request draws 0, 1 or 2",
+  policy: "policy: which request runs next. “yours” is the one in the editor; for “priority” each request has 0, 1 or 2, at random",
   enable_chunked_prefill: "enable_chunked_prefill: may a prompt be split over steps?",
   enable_prefix_caching: "enable_prefix_caching: are blocks of equal prefixes reused?",
   preemption_mode: "preemption_mode: recompute a victim's tokens, or swap its blocks to the host",
-  sliding_window: "tokens that half of the layers see, a KV cache group of their own; then a block has half " +
-    "as many bytes; 0: all layers see all",
-  prefix_cache_retention_interval: "prefix_cache_retention_interval: a window's blocks are kept for others once in " +
-    "so many tokens, a multiple of the block size (that itself: all of them); 0: only before the ends of prompts",
+  sliding_window: "sliding_window: half of the layers see only so many tokens, and have blocks of their own; " +
+    "0: all layers see all tokens",
+  prefix_cache_retention_interval: "prefix_cache_retention_interval: with a window, the prefix cache can be used up to " +
+    "each multiple of so many tokens (a multiple of the block size); 0: only up to the end of a prompt",
   num_requests: "number of requests", arrivals: "how requests arrive",
   gap: "milliseconds between two arrivals, or their mean",
   min_prompt: "shortest prompt, in tokens", max_prompt: "longest prompt, in tokens",
   min_output: "shortest output, in tokens", max_output: "longest output, in tokens",
   shared_prefix: "tokens that all prompts begin with; 0: none",
   long_prompt: "tokens of one long prompt among the others; 0: none",
-  seed: "of all that is drawn",
+  seed: "seed of the random numbers: lengths, arrivals, priorities",
 };
 
 const LABEL = { ...ENGINE, ...Object.fromEntries(WORKLOAD.map(([name, ...keys]) => keys.map(key => [key, name])).flat()),
@@ -170,7 +170,7 @@ export class Controls {
     if (names !== this.#slid) {
       this.#slid = names;
       $("sliders").innerHTML = names.split(" ").filter(Boolean).map(key => this.#drawSlider(key, engines)).join("") ||
-        `<p class="soft">${engines[2] ? "Both engines are equal: change one under “All settings”." : "One engine. A second one is under “All settings”."}</p>`;
+        `<p class="soft">${engines[2] ? "Both engines are equal: change one under “All settings”." : "There is one engine. Add a second one under “All settings”."}</p>`;
     }
     for (const input of this.#inputs("#sliders")) {
       this.#set(input, engines[input.closest("[data-engine]").dataset.engine][input.dataset.key]);

@@ -7,7 +7,7 @@ const LANGUAGE = document.documentElement.lang.slice(0, 2);  // of the page, and
 class WorkerEngine {
   #worker; #waiting = new Map(); #next = 0; #onState;
 
-  /** onState is told each state in words: "Python starts", ..., "ready", "busy". */
+  /** onState is told each state in words: "Python is starting", ..., "ready", "busy". */
   constructor(onState = () => {}) {
     this.#onState = onState;
     this.#start();

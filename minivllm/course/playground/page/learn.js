@@ -47,7 +47,7 @@ export function learn(asked, engine, chosen) {
 
   const labEditor = new Editor($("lab-editor"), "The function of this lab, in Python", "Grade it",
     async source => {
-      labEditor.say("Python runs…");
+      labEditor.say("Python is running…");
       const reply = await engine.ask({ call: "grade_lab", name: $("lab-name").value, source,
         seed: Number($("lab-seed").value), kept: kept() }, 30);
       if (reply.error) return labEditor.fail(reply.error, reply.line);
@@ -118,9 +118,9 @@ export function learn(asked, engine, chosen) {
   // -- exercises ----------------------------------------------------------------------------------
 
   const drawn = () => ({ name: $("exercise-name").value, seed: Number($("exercise-seed").value) });
-  const exerciseEditor = new Editor($("exercise-editor"), "Your answer, in Python", "Answer",
+  const exerciseEditor = new Editor($("exercise-editor"), "Your answer, in Python", "Grade it",
     async source => {
-      exerciseEditor.say("Python runs…");
+      exerciseEditor.say("Python is running…");
       const reply = await engine.ask({ call: "grade_exercise", ...drawn(), source }, 30);
       if (reply.error) exerciseEditor.fail(reply.error, reply.line);
       else exerciseEditor.say(reply.text, look(reply.text));

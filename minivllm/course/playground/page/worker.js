@@ -10,13 +10,13 @@ import { loadPyodide } from "./pyodide/pyodide.mjs";
 const say = message => postMessage(message);
 
 async function start() {
-  say({ progress: "Python starts" });
+  say({ progress: "Python is starting" });
   const zip = fetch(new URL("minivllm.zip", import.meta.url)).then(answer => {
     if (!answer.ok) throw new Error(`minivllm.zip: ${answer.status} ${answer.statusText}`);
     return answer.arrayBuffer();
   });
   const python = await loadPyodide({ indexURL: new URL("pyodide/", import.meta.url).href });
-  say({ progress: "The scheduler is imported" });
+  say({ progress: "The scheduler is loading" });
   python.unpackArchive(await zip, "zip", { extractDir: "/minivllm" });
   python.runPython(`import os, sys; sys.path.insert(0, "/minivllm"); os.environ["MINIVLLM_LANG"] = "${location.search.slice(1)}"`);
   return python.pyimport("minivllm.course.playground.answer").answer;

@@ -11,7 +11,7 @@
 //   timeline.zoom(factor)      sees that much of what is seen now
 //   timeline.range              [from, to] of the axis, null if all is seen; can be set
 const NAMES = 74, AXIS = 22, HEAD = 22, MIN_ROW = 13, MAX_ROW = 40, MIN_LANE = 30, MAX_LANE = 72, SEPARATE = 7;
-const TOLD = { p: "prefill", d: "decode", v: "decode with drafts", w: "waits", i: "runs, but not in this step",
+const TOLD = { p: "prefill", d: "decode", v: "decode with drafts", w: "waiting", i: "running, but not in this step",
   r: "K and V come", s: "K and V are sent" };
 const ROUND = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000];
 
@@ -140,7 +140,7 @@ export class Timeline {
     const row = timeline.rows[found.row];
     const kind = row?.[1][step - row[0]];
     if (TOLD[kind]) said.push(`${timeline.owners[found.row].letter} ${timeline.owners[found.row].id}: ${TOLD[kind]}${kind === "p" ? ` of ${tokensOf(row, step)}` : ""}` +
-      (row[3].includes(step) ? ", preempted" : "") + (row[4]?.includes(step) ? ", ends" : ""));
+      (row[3].includes(step) ? ", preempted" : "") + (row[4]?.includes(step) ? ", finished" : ""));
     this.#tip.textContent = said.join("\n");
     const right = found.x > this.#box.clientWidth / 2;
     this.#tip.style.left = right ? "auto" : `${found.x + 14}px`;
