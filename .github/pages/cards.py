@@ -47,12 +47,13 @@ def card(row: re.Match) -> str:
         f'<span class="track track-{letter}">{TRACKS[letter]}</span>'
         for letter in row["tracks"].split()
     )
-    runs = '<span class="runs">runs on its page</span>' if runs_on_its_page(Path(file)) else ""
+    runs = '<span class="runs">runs in the page</span>' if runs_on_its_page(Path(file)) else ""
     needs = f"after {row['needs']}" if row["needs"] else "begin here"
     return (
         f'<li class="card"><a class="main" href="{file}.html"><b>{number}</b> '
         f"{escape(row['title'])}</a>"
         f'<span class="small">{row["minutes"]} min · {needs} · '
-        f'<a href="teach/{number}.html" aria-label="teacher\'s page of {number}">teacher</a></span>'
+        f'<a href="teach/{number}.html" aria-label="teacher\'s page of {number}">'
+        "teacher's page</a></span>"
         f'<span class="small">{tracks}{runs}</span></li>'
     )

@@ -52,9 +52,9 @@ def code_page() -> str:
     )
     return "\n\n".join([
         "# Read the code",
-        f"A request's way to its tokens in {len(files)} stations, without what makes it fast. Each "
-        "shows the lines that matter, and folds the rest of its file. Names are vLLM's; those that "
-        "are defined at a station are links.",
+        f"A request's way to its tokens in {len(files)} stations, without the code that makes it "
+        "fast. Each shows the lines that matter, and folds the rest of its file. Names are vLLM's; "
+        "those that are defined at a station are links.",
         TOLD,
         f'<ol class="stations">{strip}</ol>',
         *(station(*file) for file in files),
@@ -133,7 +133,7 @@ def vllm_of(name: str) -> str:
     table = (ROOT / "notebooks/guide/vllm-map.md").read_text(encoding="utf-8")
     found = next((row for row in ROW.findall(table) if f"`{name}`" in row[0]), None)
     if found is None or not found[2].strip():
-        return "no such file"
+        return "no counterpart"
     return re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(found[2], quote=False))
 
 

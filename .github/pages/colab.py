@@ -29,5 +29,5 @@ def colab(urls: dict[str, str], name: str) -> str:
     install = f'%pip install "minivllm[notebooks] @ git+{repository[0]}"'
     return (
         f'<a class="colab" href="https://colab.research.google.com/github/{escape(place)}">'
-        f"Open in Colab</a> <span>first run there: <code>{escape(install)}</code></span>"
+        f"Open in Colab</a> <span>run there first: <code>{escape(install)}</code></span>"
     )

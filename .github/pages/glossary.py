@@ -51,7 +51,7 @@ def entry(term: Term) -> str:
     return (
         f'<section class="term"><h3 id="{term.anchor}">{escape(term.name)} '
         f'<span lang="zh">{escape(term.chinese)}</span></h3><p>{code(term.line)}</p>'
-        f'<p class="small">notebook {term.notebook}{"".join(f" · {name}" for name in names)}</p>'
+        f'<p class="small">lecture {term.notebook}{"".join(f" · {name}" for name in names)}</p>'
         "</section>"
     )
 

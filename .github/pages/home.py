@@ -37,7 +37,7 @@ def home_page(minutes: dict[str, int], uris: dict[str, str], running: int, repos
         for title, numbers, able in PARTS
     )
     return PAGE.read_text(encoding="utf-8").format(
-        where=f' of <a href="{repository}">the repository</a>' if repository else "",
+        repository=f'<a href="{repository}">the repository</a>' if repository else "the repository",
         recordings=sum(1 for _ in GOLDEN.rglob("*.json.gz")),
         running=running,
         lectures=len(minutes),

@@ -35,14 +35,14 @@ def run_line(path: Path) -> str:
     number, address = number_of(path), colab(project_urls(), path.name)
     command = f'pip install -e ".[notebooks]" && jupyter lab --notebook-dir=. notebooks/{path.name}'
     runner = '<span id="runner"></span>' if runs_on_its_page(path) else ""
-    more = [f'<a href="{path.name}" download>Download</a>']
+    more = [f'<a href="{path.name}" download>Download the notebook</a>']
     if number in QUIZZES:
         asked = f"playground/index.html#chapter={number}&amp;tab=exercises"
         more += ['<a href="#quiz">Quiz</a>', f'<a href="{asked}">Exercises</a>']
         more += [f'<a href="teach/{number}.html">For the teacher</a>']
     return (
         f'<div class="runs">{runner}<p class="command">'
-        f'<code id="command" title="in a clone">{escape(command)}</code>'
+        f'<code id="command" title="in a clone of the repository">{escape(command)}</code>'
         f'<button type="button" data-copy="command">Copy</button></p>'
         f"<p>{' '.join(more)} {address}</p></div>"
     )

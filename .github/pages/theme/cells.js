@@ -84,7 +84,7 @@ function Cell(element) {
   this.ran = false;
   this.source = original;  // a guess changes it
   this.run = async () => {
-    told.textContent = "runs…";
+    told.textContent = "running…";
     element.classList.add("now");
     const begin = performance.now();
     const reply = await engine.ask({ call: "cell", source: area()?.value ?? this.source, number }, SECONDS);

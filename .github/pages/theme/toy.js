@@ -40,7 +40,7 @@ function show(number) {
     const { letter, answer } = asked[i], done = step.done[i], said = step.said[i];
     const lost = run.slice(0, +number + 1).findLast(it => it.lost.includes(letter));
     const end = said === answer.length ? "" : done === "-"
-      ? said || lost ? `gave its blocks to ${lost?.to.join(" and ") || "others"}; waits` : "waits"
+      ? said || lost ? `gave its blocks to ${lost?.to.join(" and ") || "others"}, and waits` : "waits"
       : done === "." ? "" : said ? "…" : "reads the prompt";
     chat.querySelector(".answer").innerHTML = `${answer.slice(0, said).join(" ")} <i>${end}</i>`;
     chat.classList.toggle("lost", done === "-" && !!lost);

@@ -15,19 +15,19 @@ const HINTS = {
   block_size: tr`block_size: positions in a block`,
   max_num_batched_tokens: tr`max_num_batched_tokens: the most tokens that a step computes`,
   max_num_seqs: tr`max_num_seqs: the most requests that run at once`,
-  policy: tr`scheduling policy; yours is the one in the editor; with priority each request draws 0, 1 or 2`,
+  policy: tr`policy: which request runs next. “yours” is the one in the editor; for “priority” each request has 0, 1 or 2, at random`,
   enable_chunked_prefill: tr`enable_chunked_prefill: may a prompt be split over steps?`,
   enable_prefix_caching: tr`enable_prefix_caching: are blocks of equal prefixes reused?`,
   preemption_mode: tr`preemption_mode: recompute a victim's tokens, or swap its blocks to the host`,
-  sliding_window: tr`tokens that half of the layers see, a KV cache group of their own; then a block has half as many bytes; 0: all layers see all`,
-  prefix_cache_retention_interval: tr`prefix_cache_retention_interval: a window's blocks are kept for others once in so many tokens, a multiple of the block size (that itself: all of them); 0: only before the ends of prompts`,
+  sliding_window: tr`sliding_window: half of the layers see only so many tokens, and have blocks of their own; 0: all layers see all tokens`,
+  prefix_cache_retention_interval: tr`prefix_cache_retention_interval: with a window, the prefix cache can be used up to each multiple of so many tokens (a multiple of the block size); 0: only up to the end of a prompt`,
   num_requests: tr`number of requests`, arrivals: tr`how requests arrive`,
   gap: tr`milliseconds between two arrivals, or their mean`,
   min_prompt: tr`shortest prompt, in tokens`, max_prompt: tr`longest prompt, in tokens`,
   min_output: tr`shortest output, in tokens`, max_output: tr`longest output, in tokens`,
   shared_prefix: tr`tokens that all prompts begin with; 0: none`,
   long_prompt: tr`tokens of one long prompt among the others; 0: none`,
-  seed: tr`of all that is drawn`,
+  seed: tr`seed of the random numbers: lengths, arrivals, priorities`,
 };
 /** A choice in words; names of policies are vLLM's. */
 const CHOICES = { together: tr`together`, evenly: tr`evenly`, randomly: tr`randomly`, yours: tr`yours`,
@@ -174,7 +174,7 @@ export class Controls {
     if (names !== this.#slid) {
       this.#slid = names;
       $("sliders").innerHTML = names.split(" ").filter(Boolean).map(key => this.#drawSlider(key, engines)).join("") ||
-        `<p class="soft">${engines[2] ? tr`Both engines are equal: change one under “All settings”.` : tr`One engine. A second one is under “All settings”.`}</p>`;
+        `<p class="soft">${engines[2] ? tr`Both engines are equal: change one under “All settings”.` : tr`There is one engine. Add a second one under “All settings”.`}</p>`;
     }
     for (const input of this.#inputs("#sliders")) {
       this.#set(input, engines[input.closest("[data-engine]").dataset.engine][input.dataset.key]);

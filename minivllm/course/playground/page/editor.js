@@ -29,7 +29,7 @@ export class Editor {
       `<div class="mark" hidden></div><div class="code"><pre class="colours" aria-hidden="true"></pre><textarea id="${id}" spellcheck="false" wrap="off" ` +
       `autocapitalize="off" autocomplete="off" aria-describedby="${id}-said"></textarea></div></div>` +
       `<p class="under"><button type="button" class="main">${button}</button> ` +
-      `<span class="soft">${tr`Ctrl+Enter, too`}</span></p>` +
+      `<span class="soft">${tr`or Ctrl+Enter`}</span></p>` +
       `<pre class="said" id="${id}-said" role="status" aria-label="${tr`What Python says`}"></pre>`;
     this.#area = element.querySelector("textarea");
     this.#area.setAttribute("aria-label", label);

@@ -4,7 +4,7 @@ const SECONDS = 10;  // a request may take; then Python is stopped, and starts a
 // Python speaks the page's language, and so does this file where the page has read words.js.
 const language = document.documentElement.lang.split("-")[0] || "en";
 const tr = globalThis.tr ?? String.raw;
-const PROGRESS = { starts: tr`Python starts`, imports: tr`The scheduler is imported` };
+const PROGRESS = { starts: tr`Python is starting`, imports: tr`The scheduler is loading` };
 /** Where what has texts lies: beside the English page for its own, else in a folder below. */
 export const folder = language === "en" ? "" : `${language}/`;
 

@@ -47,7 +47,7 @@ export function learn(asked, engine, chosen) {
 
   const labEditor = new Editor($("lab-editor"), tr`The function of this lab, in Python`, tr`Grade it`,
     async source => {
-      labEditor.say(tr`Python runs…`);
+      labEditor.say(tr`Python is running…`);
       const reply = await engine.ask({ call: "grade_lab", name: $("lab-name").value, source,
         seed: Number($("lab-seed").value), kept: kept() }, 30);
       if (reply.error) return labEditor.fail(reply.error, reply.line);
@@ -129,9 +129,9 @@ export function learn(asked, engine, chosen) {
   // -- exercises ----------------------------------------------------------------------------------
 
   const drawn = () => ({ name: $("exercise-name").value, seed: Number($("exercise-seed").value) });
-  const exerciseEditor = new Editor($("exercise-editor"), tr`Your answer, in Python`, tr`Answer`,
+  const exerciseEditor = new Editor($("exercise-editor"), tr`Your answer, in Python`, tr`Grade it`,
     async source => {
-      exerciseEditor.say(tr`Python runs…`);
+      exerciseEditor.say(tr`Python is running…`);
       const reply = await engine.ask({ call: "grade_exercise", ...drawn(), source }, 30);
       if (reply.error) exerciseEditor.fail(reply.error, reply.line);
       else exerciseEditor.say(reply.text, look(reply.right));

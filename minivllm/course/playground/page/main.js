@@ -9,7 +9,7 @@ import { dock, place, showAxis, showResults, showSteps, whenMoved } from "./resu
 const PAUSE = 500;  // milliseconds after the last key, before a policy is run
 const QUIET = 150;  // after the last change, before the steps are asked for
 const engine = new Engine((state, isLast) => {
-  $("python").textContent = state === "ready" ? tr`Python is ready` : state === "busy" ? tr`Python runs…`
+  $("python").textContent = state === "ready" ? tr`Python is ready` : state === "busy" ? tr`Python is running…`
     : isLast ? tr`${state}.` : `${state}…`;
   $("python").className = state === "ready" ? "ready" : "";
   $("stop").hidden = state !== "busy";
@@ -92,7 +92,7 @@ async function askOne({ workload, engines, axis, code }) {
   tell("");
   controls.mark("");
   if (code !== null && !isTrusted) {
-    tell(note + tr`This link brings a policy. Read it; “Run it” runs it.`);
+    tell(note + tr`This link contains a policy. Read it, then press “Run it”.`);
     return false;
   }
   $("centre").setAttribute("aria-busy", "true");
@@ -158,7 +158,7 @@ $("copy-link").addEventListener("click", async () => {
   const link = location.href.split("#")[0] + await keepAddress();
   try {
     await navigator.clipboard.writeText(link);
-    $("copied").textContent = tr`Copied: it holds all settings.`;
+    $("copied").textContent = tr`Link copied. It holds all settings.`;
   } catch {
     $("copied").textContent = tr`The link is in the address bar.`;
   }

@@ -196,7 +196,7 @@ function drawTables(frame) {
     return `<li class="owner-${colour}" data-seq="${escape(id)}"><div class="who">` +
       `${badge(row.owner)} ${escape(id)}${group}<small>${progress}</small></div>` +
       `<ol aria-label="${tr`blocks of ${letter}`}">${entries.join("")}</ol></li>`;
-  }).join("") + (left ? `<li>${tr`and ${plural(left, "sequence")} more`}</li>` : "") ||
+  }).join("") + (left ? `<li>${tr`and ${plural(left, "more sequence")}`}</li>` : "") ||
     `<li>${tr`No request holds a block.`}</li>`;
 }
 

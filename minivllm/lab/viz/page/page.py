@@ -318,12 +318,12 @@ def _numbers(trace: Trace, history: History) -> dict[str, int | str]:
         "tokens computed": history.num_computed,
         "tokens sampled": history.num_sampled,
         "preemptions": history.counts["preempted"],
-        "tokens dropped by them": history.num_discarded,
-        "of them computed again": history.num_recomputed,
+        "tokens dropped": history.num_discarded,
+        "tokens computed again": history.num_recomputed,
         "blocks at the peak": f"{history.peak_blocks} of {history.num_usable_blocks}",
     }
     if wasted := history.counts["wasted"]:
-        numbers["tokens wasted behind an end"] = wasted
+        numbers["tokens wasted after an end"] = wasted
     return numbers
 
 

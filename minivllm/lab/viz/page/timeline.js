@@ -11,8 +11,8 @@
 //   timeline.zoom(factor)      sees that much of what is seen now
 //   timeline.range              [from, to] of the axis, null if all is seen; can be set
 const NAMES = 74, AXIS = 22, HEAD = 22, MIN_ROW = 13, MAX_ROW = 40, MIN_LANE = 30, MAX_LANE = 72, SEPARATE = 7;
-const TOLD = { p: tr`prefill`, d: tr`decode`, v: tr`decode with drafts`, w: tr`waits`,
-  i: tr`runs, but not in this step`, r: tr`K and V come`, s: tr`K and V are sent` };
+const TOLD = { p: tr`prefill`, d: tr`decode`, v: tr`decode with drafts`, w: tr`waiting`,
+  i: tr`running, but not in this step`, r: tr`K and V come`, s: tr`K and V are sent` };
 const LANES = { tokens: tr`tokens`, blocks: tr`blocks` };  // others are kinds of KV cache groups
 const ROUND = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000];
 
@@ -143,7 +143,7 @@ export class Timeline {
     const kind = row?.[1][step - row[0]];
     const does = kind === "p" ? tr`prefill of ${tokensOf(row, step)}` : TOLD[kind];
     if (does) said.push(`${timeline.owners[found.row].letter} ${timeline.owners[found.row].id}: ${does}` +
-      (row[3].includes(step) ? tr`, preempted` : "") + (row[4]?.includes(step) ? tr`, ends` : ""));
+      (row[3].includes(step) ? tr`, preempted` : "") + (row[4]?.includes(step) ? tr`, finished` : ""));
     this.#tip.textContent = said.join("\n");
     const right = found.x > this.#box.clientWidth / 2;
     this.#tip.style.left = right ? "auto" : `${found.x + 14}px`;
