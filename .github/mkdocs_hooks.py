@@ -16,15 +16,17 @@ from pages.code import code_page
 from pages.fonts import fetch_fonts
 from pages.glossary import with_entries, with_notes
 from pages.home import home_page
-from pages.language import FOLDER, TAG, is_translated, path_of
+from pages.language import FOLDER, LANGUAGE, TAG, is_translated, path_of
 from pages.links import text_of, with_labels, with_lectures
-from pages.messages import words_of_scripts
+from pages.messages import script_of_words
 from pages.search import sections_of
 from pages.toy import toy
 from pygments.formatters import HtmlFormatter
 
 from minivllm.course.playground.build import build, npm_files
+from minivllm.course.playground.texts import page_of as page_of_playground
 from minivllm.lab.translation import translated
+from minivllm.lab.viz.page.page import InLanguage
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent
@@ -49,13 +51,16 @@ PRINT_ON_ONE_PAGE = """
 def on_config(config):
     config.extra["map"] = the_map()
     config.extra["sections"] = []
-    config.extra["half"] = {"tag": TAG, "folder": FOLDER, "words": words_of_scripts()}
+    config.extra["tag"] = TAG
+    config.extra["folder"] = FOLDER
     config.extra["first"] = (config.site_url or "").removesuffix(FOLDER)
     config.site_description = translated(config.site_description)
 
 
 def on_env(env, config, files):
     env.globals["_"] = translated
+    if FOLDER:
+        env.add_extension(InLanguage)
 
 
 def on_files(files, config):
@@ -81,8 +86,8 @@ def on_files(files, config):
     assets |= {f"diagrams/{path.name}": path for path in DIAGRAMS.glob("*.svg") if path != MAP}
     pages += [File.generated(config, uri, abs_src_path=str(path)) for uri, path in assets.items()]
     pages.append(File.generated(config, "toy.json", content=toy()))
-    if not FOLDER:
-        pages.append(File.generated(config, "code.css", content=colours_of_code()))
+    name, content = ("words.js", script_of_words()) if FOLDER else ("code.css", colours_of_code())
+    pages.append(File.generated(config, name, content=content))
     for page in pages:
         files.append(page)
     all_pages = sorted(file.src_uri for file in files if file.src_uri.endswith(".md"))
@@ -219,8 +224,9 @@ def drawing(name):
 
 
 def on_post_page(output, page, config):
-    """The playground is one, at the root."""
-    return output.replace("playground/index.html", "../playground/index.html") if FOLDER else output
+    """The playground is at the root, with a page in each language."""
+    there = f"../playground/{page_of_playground(LANGUAGE)}"
+    return output.replace("playground/index.html", there) if FOLDER else output
 
 
 def on_post_template(output_content, template_name, config):

@@ -56,6 +56,7 @@ from minivllm.lab.translation.messages import (  # noqa: E402
     split,
     strings,
 )
+from minivllm.lab.translation.pages import messages_of_page  # noqa: E402
 
 PACKAGE = HERE.parent / "minivllm"
 FONTS = {"zh": {"Noto Sans CJK SC", "Noto Sans CJK JP"}}  # plots are made with one of them
@@ -201,18 +202,23 @@ def notebook_messages(notebook: NotebookNode) -> dict[str, list[str]]:
 
 SOURCES = ("course/**/*.py", "lab/viz/**/*.py", "lab/sim/*.py")
 DATA = ("course/ch*/quiz.toml", "course/ch*/why.toml", "course/ideas.toml")
-
+PRESETS = PACKAGE / "course/playground/presets.toml"
+PAGES = tuple(
+    f"{folder}/*.{kind}"
+    for folder in ("course/playground/page", "lab/viz/page", "entrypoints/openai/glass")
+    for kind in ("html", "js")
+)
 
 LABELS_DRAWN = (  # single words of figures, which are names in the code
     "tokens", "blocks", "step", "steps", "logical", "physical", "finished", "waiting", "running",
     "filled", "written", "empty", "in flight", "prefill", "decode", "verify", "idle", "seconds",
     "budget", "usable", "device", "known", "wasted", "padded", "flat", "Queues",
-    "Hint", "Solution", "#th",
+    "Hint", "Solution", "hint", "idea", "solution", "#th",
 )  # fmt: skip
 
 
 def package_messages() -> dict[str, list[str]]:
-    """Messages of exercises, figures, reports and quizzes, each with its files."""
+    """Messages of exercises, figures, reports, quizzes and pages, each with its files."""
     found: dict[str, list[str]] = {}
 
     def add(text: str, path: Path) -> None:
@@ -236,6 +242,13 @@ def package_messages() -> dict[str, list[str]]:
             for text in _texts(read_toml(str(path.relative_to(PACKAGE / "course")))):
                 if len(_WORD.findall(text)) > 0:
                     add(one_line(text), path)
+    for preset in read_toml("playground/presets.toml")["presets"]:
+        for text in (preset["title"], preset["lesson"], *preset["numbers"]):
+            add(one_line(text), PRESETS)
+    for pattern in PAGES:
+        for path in sorted(PACKAGE.glob(pattern)):
+            for text in messages_of_page(path):
+                add(text, path)
     return found
 
 

@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from jinja2 import Template
 from pages.code import files_of_the_evening
 
-from minivllm.lab.translation import translated
+from minivllm.lab.translation import of_a_page, translated
+from minivllm.lab.translation.pages import exchanged_html
 
 ROOT = Path(__file__).parents[2]
 GOLDEN = ROOT / "minivllm/lab/sim/golden"
@@ -45,8 +45,7 @@ def home_page(minutes: dict[str, int], uris: dict[str, str], running: int, repos
         for title, numbers, able in PARTS
     )
     place = translated("the repository")
-    return Template(PAGE.read_text(encoding="utf-8")).render(
-        _=translated,
+    return exchanged_html(PAGE.read_text(encoding="utf-8"), of_a_page).format(
         repository=f'<a href="{repository}">{place}</a>' if repository else place,
         recordings=sum(1 for _ in GOLDEN.rglob("*.json.gz")),
         running=running,

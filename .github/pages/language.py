@@ -14,7 +14,7 @@ from pathlib import Path
 
 from pages import notebook
 
-from minivllm.lab.translation import TEXTS
+from minivllm.lab.translation import PAGE_TEXTS, TEXTS
 from minivllm.lab.translation.catalogue import Catalogue, languages
 from minivllm.lab.translation.importing import current_language
 
@@ -23,7 +23,9 @@ LANGUAGE = current_language()
 TAG = {"zh": "zh-CN"}.get(LANGUAGE, LANGUAGE)  # as HTML names it
 FOLDER = "" if LANGUAGE == "en" else f"{LANGUAGE}/"
 if FOLDER:
-    TEXTS.update(Catalogue.read(Path(__file__).with_name(f"{LANGUAGE}.po")).texts)
+    catalogue = Catalogue.read(Path(__file__).with_name(f"{LANGUAGE}.po"))
+    TEXTS.update(catalogue.texts)
+    PAGE_TEXTS.update(catalogue.page_texts)
 
 # A heading, and the anchor that GitHub needs.
 HEADING = re.compile(r"^(#+ .+?)(?: <a id=\"[^\"]+\"></a>)?$", re.MULTILINE)

@@ -1,12 +1,10 @@
 """Messages: what the theme and the pages of the site say in English, with the file of each."""
 
 import ast
-import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from jinja2 import Environment
 from pages.cards import LABEL, MAP, MINUTES, TRACKS
 from pages.code import files_of_the_evening, sentence_of
 from pages.home import PARTS
@@ -15,11 +13,15 @@ from pages.toy import ASKED
 from pages.values import TOLD
 
 from minivllm.course.chapters import CHAPTERS
-from minivllm.lab.translation import TEXTS, translated
+from minivllm.course.playground.texts import PAGE
+from minivllm.lab.translation.pages import messages_of_page
+from minivllm.lab.viz.page.page import environment, words_script
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
-SAID = re.compile(r"\bsay\(([\"`])((?:\\.|(?!\1).)*)\1", re.DOTALL)  # in a script
+SCRIPTS = sorted((HERE / "theme").glob("*.js"))
+CALLED = re.compile(r'\b_\("([^"]+)"\)')  # where a template says it in an expression
+ENGINE = PAGE / "engine.js"  # its messages are the playground's
 CONFIG = HERE.parent / "mkdocs.yml"
 
 
@@ -35,12 +37,10 @@ def messages() -> dict[str, list[str]]:
 
 def all_messages() -> Iterator[tuple[str, Path]]:
     """Yield each message of a template, a script or a module, and what they show from elsewhere."""
-    jinja = Environment(extensions=["jinja2.ext.i18n"])
-    for path in sorted(HERE.rglob("*.html")):
-        for _, _, text in jinja.extract_translations(path.read_text(encoding="utf-8")):
+    for path in [*sorted(HERE.rglob("*.html")), *SCRIPTS]:
+        found = messages_of_page(path) + CALLED.findall(path.read_text(encoding="utf-8"))
+        for text in found:
             yield text, path
-    for text, path in scripts_messages():
-        yield text, path
     for path in [HERE.parent / "mkdocs_hooks.py", *sorted(HERE.glob("*.py"))]:
         for node in ast.walk(ast.parse(path.read_bytes())):
             if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "translated":
@@ -60,14 +60,7 @@ def all_messages() -> Iterator[tuple[str, Path]]:
             yield text, MAP
 
 
-def scripts_messages() -> Iterator[tuple[str, Path]]:
-    """Yield the messages of the theme's scripts."""
-    for path in sorted((HERE / "theme").glob("*.js")):
-        for _, text in SAID.findall(path.read_text(encoding="utf-8")):
-            yield text, path
-
-
-def words_of_scripts() -> str:
-    """What scripts say, by its English, as JSON in a page; "" in English."""
-    said = {text: translated(text) for text, _ in scripts_messages()}
-    return json.dumps(said, ensure_ascii=False).replace("<", "\\u003c") if TEXTS else ""
+def script_of_words() -> str:
+    """The script that comes before the theme's scripts, and that of Python in a page."""
+    sources = [path.read_text(encoding="utf-8") for path in (*SCRIPTS, ENGINE)]
+    return words_script(environment(), sources)

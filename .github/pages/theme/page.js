@@ -1,6 +1,5 @@
 // Every page: its colours, its search, and what scrolls sideways can be reached with the keyboard.
-import { say } from "./words.js";
-
+const tr = globalThis.tr ?? String.raw;
 const SCROLLS = "pre, .command code, .figure, .map, .table, aside";
 const root = document.documentElement, theme = document.querySelector("#theme");
 
@@ -39,10 +38,10 @@ for (const button of document.querySelectorAll("button[data-copy]")) button.addE
   const { textContent } = document.getElementById(button.dataset.copy);
   try {
     await navigator.clipboard.writeText(textContent);
-    button.textContent = say("Copied");
+    button.textContent = tr`Copied`;
   } catch {
     getSelection().selectAllChildren(document.getElementById(button.dataset.copy));
-    button.textContent = say("Selected");
+    button.textContent = tr`Selected`;
   }
 });
 

@@ -1,7 +1,7 @@
 // Search: an index of all sections, made in the page when it is first opened. Chinese by characters.
 import MiniSearch from "./minisearch.js";
-import { say } from "./words.js";
 
+const tr = globalThis.tr ?? String.raw;
 const base = document.body.dataset.base, at = id => document.getElementById(id);
 const words = text => text.toLowerCase().match(/[a-z0-9]+|[\u3400-\u9fff]/g) ?? [];
 const QUIET = new Set("a an and are do does how i in is it my of on the to what when where which why with 的 了 吗 呢 是 什 么 怎".split(" "));
@@ -53,7 +53,7 @@ function show() {
     item.append(link);
     return item;
   }));
-  at("found").textContent = !query.trim() ? "" : hits.length ? "" : say("Nothing found.");
+  at("found").textContent = !query.trim() ? "" : hits.length ? "" : tr`Nothing found.`;
 }
 
 at("query").addEventListener("input", show);

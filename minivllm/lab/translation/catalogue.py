@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
 
+PAGES = (".html", ".js")  # files whose messages are a page's
 KEPT = "no-translate"  # the flag of a text that is a key, a format, or what the model reads
 LOCALE = Path(__file__).parents[1] / "locale"
 
@@ -25,12 +26,14 @@ class Catalogue:
 
     Args:
         texts: by message; none for those that are not translated, or stay as they are.
+        page_texts: the same, of messages that are in pages alone.
         fuzzy: messages whose translation is of an older text.
         kept: messages that stay as they are.
         digest: of the file.
     """
 
     texts: dict[str, str] = field(default_factory=dict)
+    page_texts: dict[str, str] = field(default_factory=dict)
     fuzzy: set[str] = field(default_factory=set)
     kept: set[str] = field(default_factory=set)
     digest: bytes = b""
@@ -61,7 +64,10 @@ class Catalogue:
                 continue
             if not entry.msgstr:
                 continue
-            catalogue.texts[entry.msgid] = entry.msgstr
+            places = [place for place, _ in entry.occurrences]
+            is_of_page = bool(places) and all(place.endswith(PAGES) for place in places)
+            texts = catalogue.page_texts if is_of_page else catalogue.texts
+            texts[entry.msgid] = entry.msgstr
             if entry.fuzzy:
                 catalogue.fuzzy.add(entry.msgid)
         return catalogue

@@ -6,14 +6,17 @@ Python decides what each step shows (``frames``) and writes it down as JSON; ``p
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from jinja2 import BaseLoader, ChoiceLoader, Environment, PackageLoader, StrictUndefined
+from jinja2.ext import Extension
 from markupsafe import Markup
 
+from minivllm.lab.translation import TEXTS, of_a_page, translated
 from minivllm.lab.viz.blocks.pool import Pool
 from minivllm.lab.viz.blocks.snapshot import take_snapshot
 from minivllm.lab.viz.draw.palette import COLOURS, ON_PAGES, Owner, owners_of
@@ -116,8 +119,27 @@ def page(
     )
 
 
+class InLanguage(Extension):
+    """Templates of HTML with the texts of the language that is set; a broken one stays English."""
+
+    def preprocess(self, source: str, name: str | None, filename: str | None = None) -> str:
+        """Return a template's source with other texts."""
+        from minivllm.lab.translation.pages import exchanged_html  # only where a language is set
+
+        if not str(name).endswith(".html"):
+            return source
+        try:
+            return exchanged_html(source, of_a_page)
+        except ValueError as error:
+            warnings.warn(f"{name}: {error}; its texts stay English", stacklevel=2)
+            return source
+
+
 def environment(*more: BaseLoader) -> Environment:
-    """Jinja with everything escaped; ``raw(name)`` is one of our own files as it is.
+    """Jinja with everything escaped, in the language that is set.
+
+    In templates ``raw(name)`` is one of our own files as it is, ``lang`` the page's language, and
+    ``words(name, ...)`` the script that comes before these scripts where that is not English.
 
     Args:
         more: where there are further files beside those of this directory.
@@ -129,11 +151,30 @@ def environment(*more: BaseLoader) -> Environment:
         undefined=StrictUndefined,
         trim_blocks=True,
         keep_trailing_newline=True,
+        extensions=[InLanguage] if TEXTS else [],
     )
+
+    def raw(name: str) -> Markup:
+        return Markup(loader.get_source(environment, name)[0])
+
     environment.policies["json.dumps_kwargs"] = JSON
     environment.globals["owner_colours"] = ON_PAGES
-    environment.globals["raw"] = lambda name: Markup(loader.get_source(environment, name)[0])
+    environment.globals["raw"] = raw
+    environment.globals["lang"] = translated("en")
+    environment.globals["words"] = lambda *names: words_script(environment, map(raw, names))
     return environment
+
+
+def words_script(environment: Environment, scripts: Iterable[str]) -> Markup:
+    """Return ``words.js``, with the texts of these scripts; without them if one is broken."""
+    from minivllm.lab.translation.pages import words  # only where a language is set
+
+    try:
+        told = words(scripts, of_a_page)
+    except ValueError as error:
+        warnings.warn(f"{error}; the texts of the scripts stay English", stacklevel=2)
+        told = {}
+    return Markup(environment.get_template("words.js").render(words=told))
 
 
 # -- the frames as JSON ----------------------------------------------------------------------------
