@@ -58,7 +58,7 @@ def on_config(config):
 
 
 def on_env(env, config, files):
-    env.globals["_"] = translated
+    env.globals["_"] = language.on_page
     if FOLDER:
         env.add_extension(InLanguage)
 

@@ -51,5 +51,11 @@ def home_page(minutes: dict[str, int], uris: dict[str, str], running: int, repos
         running=running,
         lectures=len(minutes),
         parts=parts,
-        files=len(files_of_the_evening()),
+        ways=translated(
+            'Short of time: <a href="90_minutes.html">90 minutes</a>. To teach: '
+            '<a href="course.html#for-teachers">a page for each lecture</a>. To build: '
+            '<a href="guide/build_your_own.html">an engine of your own</a>. To read: '
+            '<a href="code.html">a request\'s way through {files} files</a>, and '
+            '<a href="guide/vllm-map.html">the map to vLLM</a>.'
+        ).format(files=len(files_of_the_evening())),
     )

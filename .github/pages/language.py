@@ -14,7 +14,7 @@ from pathlib import Path
 
 from pages import notebook
 
-from minivllm.lab.translation import PAGE_TEXTS, TEXTS
+from minivllm.lab.translation import PAGE_TEXTS, TEXTS, of_a_page
 from minivllm.lab.translation.catalogue import Catalogue, languages
 from minivllm.lab.translation.importing import current_language
 
@@ -30,6 +30,11 @@ if FOLDER:
 # A heading, and the anchor that GitHub needs.
 HEADING = re.compile(r"^(#+ .+?)(?: <a id=\"[^\"]+\"></a>)?$", re.MULTILINE)
 FENCE = re.compile(r"(^```.*?^```)", re.MULTILINE | re.DOTALL)
+
+
+def on_page(text: str) -> str:
+    """A text of a template, in the language of the site."""
+    return of_a_page(text) or text
 
 
 def path_of(uri: str) -> Path:
