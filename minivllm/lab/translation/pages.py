@@ -4,11 +4,15 @@ A message of HTML is what stands between two tags, in one line, or a label of a 
 template fills in is a field in two braces. A message of a script is a literal that is marked,
 ``tr`step ${n} of ${last}```, and reads "step {n} of {last}"; a noun that ``plural`` counts is
 "# noun", and what ``word`` and ``formed`` look up is itself. So English pages need no other file.
+
+A translation whose fields or markup are not its message's is refused: a warning says so, and that
+text stays English.
 """
 
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
@@ -40,38 +44,36 @@ def messages_of_page(path: Path) -> list[str]:
 
 
 def exchanged_html(source: str, exchange: Exchange) -> str:
-    """A template with other texts.
-
-    Raises:
-        ValueError: for a translation with a field that its message has not, or with markup.
-    """
+    """A template with other texts."""
     for start, end in reversed(list(_html_texts(source))):
-        message = " ".join(source[start:end].split())
-        text = exchange(message)
+        text = _translation(" ".join(source[start:end].split()), exchange)
         if text is not None:
-            check_translation(message, text)
             source = source[:start] + text + source[end:]
     return source
 
 
 def words(sources: Iterable[str], exchange: Exchange) -> dict[str, str]:
-    """Texts of scripts by the English ones. Values are "{}" in these, and "{0}", "{1}" in those.
-
-    Raises:
-        ValueError: as ``exchanged_html``, and for two texts of one English one.
-    """
+    """Texts of scripts by the English ones. Values are "{}" in these, and "{0}", "{1}" in those."""
     found: dict[str, str] = {}
     for source in sources:
         for message, key in _script_texts(source):
-            text = exchange(message)
-            if text is None:
-                continue
-            check_translation(message, text)
-            fields = _FIELD.findall(message)
-            told = _FIELD.sub(lambda field: f"{{{fields.index(field[0])}}}", text)  # noqa: B023
-            if found.setdefault(key, told) != told:
-                raise ValueError(f"{key!r} is {found[key]!r} and {told!r}: say it in one way")
+            text = _translation(message, exchange)
+            if text is not None:
+                fields = _FIELD.findall(message)
+                found[key] = _FIELD.sub(lambda it, of=fields: f"{{{of.index(it[0])}}}", text)
     return found
+
+
+def _translation(message: str, exchange: Exchange) -> str | None:
+    text = exchange(message)
+    if text is None:
+        return None
+    try:
+        check_translation(message, text)
+    except ValueError as error:
+        warnings.warn(f"{error}; it stays English", stacklevel=2)
+        return None
+    return text
 
 
 def check_translation(message: str, text: str) -> None:

@@ -6,7 +6,6 @@ Python decides what each step shows (``frames``) and writes it down as JSON; ``p
 from __future__ import annotations
 
 import json
-import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -120,19 +119,13 @@ def page(
 
 
 class InLanguage(Extension):
-    """Templates of HTML with the texts of the language that is set; a broken one stays English."""
+    """Templates of HTML with the texts of the language that is set."""
 
     def preprocess(self, source: str, name: str | None, filename: str | None = None) -> str:
         """Return a template's source with other texts."""
         from minivllm.lab.translation.pages import exchanged_html  # only where a language is set
 
-        if not str(name).endswith(".html"):
-            return source
-        try:
-            return exchanged_html(source, of_a_page)
-        except ValueError as error:
-            warnings.warn(f"{name}: {error}; its texts stay English", stacklevel=2)
-            return source
+        return exchanged_html(source, of_a_page) if str(name).endswith(".html") else source
 
 
 def environment(*more: BaseLoader) -> Environment:
@@ -166,15 +159,11 @@ def environment(*more: BaseLoader) -> Environment:
 
 
 def words_script(environment: Environment, scripts: Iterable[str]) -> Markup:
-    """Return ``words.js``, with the texts of these scripts; without them if one is broken."""
+    """Return ``words.js``, with the texts of these scripts."""
     from minivllm.lab.translation.pages import words  # only where a language is set
 
-    try:
-        told = words(scripts, of_a_page)
-    except ValueError as error:
-        warnings.warn(f"{error}; the texts of the scripts stay English", stacklevel=2)
-        told = {}
-    return Markup(environment.get_template("words.js").render(words=told))
+    template = environment.get_template("words.js")
+    return Markup(template.render(words=words(scripts, of_a_page)))
 
 
 # -- the frames as JSON ----------------------------------------------------------------------------
