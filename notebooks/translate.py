@@ -11,7 +11,8 @@ language has looked at it. A contributor needs no other language.
    ``notebooks/zh/NAME.md``, of which ``project`` is the sibling of the project's README;
 3. *execute*: the notebooks whose code has changed are run in their language.
 
-``--check`` writes nothing, fails if 1 or 2 would change a file, and prints the coverage.
+``--check`` writes nothing, fails if 1 or 2 would change a file, and prints the coverage, and how
+many translations lack the words of their terms (``python notebooks/terms.py zh`` lists them).
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ SITE = HERE.parent / ".github"
 sys.path[:0] = [str(HERE), str(SITE)]
 from execute import execute  # noqa: E402
 from pages.messages import messages as site_messages  # noqa: E402
+from terms import findings  # noqa: E402
 from translate_markdown import (  # noqa: E402
     NOTICES,
     english_of,
@@ -339,7 +341,8 @@ class Translation:
             return Catalogue()
         done, fuzzy, asked = coverage(entries)
         name = self.name_of(path) if path.is_relative_to(self.folder) else path.name
-        print(f"{name:32} {done:5} of {asked:5} translated, {fuzzy} fuzzy")
+        lacking = len(findings(path, self.language))
+        print(f"{name:26} {done:5} of {asked:5} translated, {fuzzy} fuzzy, {lacking} terms missing")
         return Catalogue.read(path)
 
     def notebook(self, name: str) -> bool:
