@@ -27,11 +27,13 @@ export function search(query) {
   return [...found.filter(named), ...found.filter(hit => !named(hit))].map(({ id }) => sections[id]);
 }
 
-/** Some words around the first that was asked for. */
-function piece(section, query) {
-  const found = Math.max(0, section.text.toLowerCase().indexOf(words(query)[0]));
-  const from = found < 60 ? 0 : section.text.indexOf(" ", found - 50) + 1;
-  return (from ? "…" : "") + section.text.slice(from, from + 150);
+/** Some whole words around the first that was asked for. */
+function piece({ text }, query) {
+  const found = Math.max(0, text.toLowerCase().indexOf(words(query)[0]));
+  const from = found < 60 ? 0 : text.indexOf(" ", found - 50) + 1;
+  const end = text.length <= from + 150 ? text.length : text.lastIndexOf(" ", from + 150);
+  const to = end > from + 100 ? end : from + 150;
+  return (from ? "…" : "") + text.slice(from, to) + (to < text.length ? "…" : "");
 }
 
 function show() {
@@ -41,7 +43,7 @@ function show() {
     const part = (name, text) => Object.assign(document.createElement(name), { textContent: text });
     link.href = `${base}/${section.url}`;
     link.append(part("b", [section.title, section.chinese].filter(Boolean).join(" · ")),
-      part("small", section.page), part("span", piece(section, query)));
+      part("small", section.page === section.title ? "" : section.page), part("span", piece(section, query)));
     link.addEventListener("click", () => at("finder").close());
     item.append(link);
     return item;
