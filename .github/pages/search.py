@@ -5,6 +5,8 @@ import re
 from pages.glossary import terms
 from pages.links import text_of
 
+from minivllm.lab.translation import translated
+
 HEADING = re.compile(r'<h([1-4])[^>]* id="([^"]+)"[^>]*>(.*?)</h\1>', re.DOTALL)
 # What is no prose: code, what a cell printed, pictures, the form of the quiz, and how to run it.
 OTHER = re.compile(
@@ -48,7 +50,7 @@ def sections_of(html: str, url: str, page: str) -> list[dict]:
 def entries(url: str) -> list[dict]:
     """The glossary's sections: its terms."""
     return [
-        section(f"{url}#{it.anchor}", it.name, "Glossary", it.plain, 3, it.chinese)
+        section(f"{url}#{it.anchor}", it.name, translated("Glossary"), it.plain, 3, it.chinese)
         for it in terms()
     ]
 

@@ -1,4 +1,6 @@
 // Every page: its colours, its search, and what scrolls sideways can be reached with the keyboard.
+import { say } from "./words.js";
+
 const SCROLLS = "pre, .figure, .map, .table, aside";
 const root = document.documentElement, theme = document.querySelector("#theme");
 
@@ -30,6 +32,8 @@ theme.addEventListener("change", () => {
 });
 if (theme.value) paint();
 
+const half = document.querySelector(".half");  // the same place in the other language
+half.addEventListener("click", () => { half.hash = location.hash; });
 const isWide = matchMedia("(min-width: 68.75em)");  // then the list of the part is beside the text
 const unfold = () => { for (const part of document.querySelectorAll("details.part")) part.open = isWide.matches; };
 isWide.addEventListener("change", unfold);
@@ -38,10 +42,10 @@ for (const button of document.querySelectorAll("button[data-copy]")) button.addE
   const { textContent } = document.getElementById(button.dataset.copy);
   try {
     await navigator.clipboard.writeText(textContent);
-    button.textContent = "Copied";
+    button.textContent = say("Copied");
   } catch {
     getSelection().selectAllChildren(document.getElementById(button.dataset.copy));
-    button.textContent = "Selected";
+    button.textContent = say("Selected");
   }
 });
 

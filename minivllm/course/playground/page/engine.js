@@ -1,6 +1,7 @@
 // Engine: where Python runs, as a page sees it. `new Engine(...)`, `await ask(request)`, `stop()`.
 
 const SECONDS = 10;  // a request may take; then Python is stopped, and starts anew
+const LANGUAGE = document.documentElement.lang.slice(0, 2);  // of the page, and of what Python says
 
 /** Python in a web worker. The worker's files are beside this one. */
 class WorkerEngine {
@@ -14,7 +15,7 @@ class WorkerEngine {
 
   #start() {
     this.ready = new Promise((resolve, reject) => {
-      this.#worker = new Worker(new URL("worker.js", import.meta.url), { type: "module" });
+      this.#worker = new Worker(new URL(`worker.js?${LANGUAGE}`, import.meta.url), { type: "module" });
       this.#worker.onerror = event => this.#fail(reject, event.message || "a file is missing");
       this.#worker.onmessage = ({ data }) => {
         if (data.progress) this.#onState(data.progress);

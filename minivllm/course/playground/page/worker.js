@@ -18,7 +18,7 @@ async function start() {
   const python = await loadPyodide({ indexURL: new URL("pyodide/", import.meta.url).href });
   say({ progress: "The scheduler is loading" });
   python.unpackArchive(await zip, "zip", { extractDir: "/minivllm" });
-  python.runPython("import sys; sys.path.insert(0, '/minivllm')");
+  python.runPython(`import os, sys; sys.path.insert(0, "/minivllm"); os.environ["MINIVLLM_LANG"] = "${location.search.slice(1)}"`);
   return python.pyimport("minivllm.course.playground.answer").answer;
 }
 
