@@ -23,7 +23,7 @@ from pages.search import sections_of
 from pages.toy import toy
 from pygments.formatters import HtmlFormatter
 
-from minivllm.course.playground.build import build, npm_files
+from minivllm.course.playground.build import NEEDED_BY_PYTHON, build, npm_files
 from minivllm.course.playground.texts import page_of as page_of_playground
 from minivllm.lab.translation import translated
 from minivllm.lab.viz.page.page import InLanguage
@@ -155,6 +155,7 @@ def on_page_markdown(markdown, page, config, files):
         later = dict(zip(uris, [*list(uris)[1:], None], strict=True))[number]
         page.meta["part"] = lecture.part_of(number, uris)
         page.meta["words"] = lecture.words_of(number)
+        page.meta["prefetch"] = NEEDED_BY_PYTHON if notebook.runs_on_its_page(path) else ()
         if later and later != "90":
             page.meta["after"] = uris[later]
             page.meta["question"] = lecture.question_of(path_of(f"{uris[later][:-3]}.ipynb"))

@@ -14,7 +14,8 @@ SAID = re.compile(rf"{NAMED}|\[{MANY}\]|{NEXT}|{CHINESE}")
 OF_NOTEBOOKS = re.compile(r'<td data-label="(?:|[^"]*notebooks?|笔记本|篇)"')
 CELL = re.compile(rf"^{MANY}$")
 TAG = re.compile(r"(<[^>]+>)")
-PLACE = re.compile(r"(?<=[/_.(=])(?=\w)")  # in a name, where a line may end
+# Where a line may end in a name; a file's ending stays with it.
+PLACE = re.compile(r"(?<=[/_.(=])(?=\w)(?!(?:py|sh|md|ya?ml|toml|json|jinja|html|css|js|txt)\b)")
 QUIET = ("a", "code", "pre", "svg", "h1", "button", "form", "summary", "script", "style")
 
 

@@ -8,10 +8,10 @@ from pages.links import text_of
 from minivllm.lab.translation import translated
 
 HEADING = re.compile(r'<h([1-4])[^>]* id="([^"]+)"[^>]*>(.*?)</h\1>', re.DOTALL)
-# What is no prose: code, what a cell printed, pictures, and the form of the quiz.
+# What is no prose: code, what a cell printed, pictures, the form of the quiz, and how to run it.
 OTHER = re.compile(
-    r'<div data-cell="\d+"></div>|<(pre|svg|form|dialog|style)\b.*?</\1>'
-    r'|<a class="headerlink".*?</a>',
+    r'<div data-cell="\d+"></div>|<div class="runs".*?</div>|<a class="headerlink".*?</a>'
+    r"|<(pre|svg|form|dialog|style)\b.*?</\1>",
     re.DOTALL,
 )
 # How much a section counts, by the beginning of its page's address; of any other page, 1.

@@ -36,15 +36,18 @@ document.addEventListener("guessed", ({ target, detail }) => {
   if (answer && !document.body.classList.contains("running")) runUpTo(answer);
 });
 
+/** Start Python, once: its files are in the browser's cache by now, since the page asks for them. */
 async function start() {
   const { Engine } = await import("./playground/engine.js");
-  engine = new Engine(told => {
+  engine ??= new Engine(told => {
     said = { ready: "", busy: "" }[told] ?? `${told}…`;
     if (said) where.textContent = said;
     stop.disabled = told !== "busy";
   });
-  await engine.ready.catch(() => {});
 }
+// It starts when the reader comes near a button that runs something.
+for (const near of document.querySelectorAll("#runner, .tools, form.guess"))
+  for (const comes of ["pointerenter", "focusin"]) near.addEventListener(comes, start, { once: true });
 
 /** Run a cell, and first those above it that have not run: it may need their names. */
 async function runUpTo(last) {
@@ -53,7 +56,8 @@ async function runUpTo(last) {
   for (const button of buttons) button.disabled = true;
   bar.hidden = false;
   const begin = performance.now();
-  if (!engine) await start();
+  await start();
+  await engine.ready.catch(() => {});
   const due = [...cells.slice(0, cells.indexOf(last)).filter(cell => !cell.ran), last];
   let done = true;
   for (const cell of due) {

@@ -28,11 +28,14 @@ export function search(query) {
   return [...found.filter(named), ...found.filter(hit => !named(hit))].map(({ id }) => sections[id]);
 }
 
-/** Some words around the first that was asked for. */
-function piece(section, query) {
-  const found = Math.max(0, section.text.toLowerCase().indexOf(words(query)[0]));
-  const from = found < 60 ? 0 : section.text.indexOf(" ", found - 50) + 1;
-  return (from ? "…" : "") + section.text.slice(from, from + 150);
+/** Some whole words around the first that was asked for. */
+function piece({ text }, query) {
+  const found = Math.max(0, text.toLowerCase().indexOf(words(query)[0]));
+  const word = text.indexOf(" ", found - 50) + 1;  // Chinese has no blanks
+  const from = found < 60 ? 0 : word && word <= found ? word : found - 20;
+  const end = text.length <= from + 150 ? text.length : text.lastIndexOf(" ", from + 150);
+  const to = end > from + 100 ? end : from + 150;
+  return (from ? "…" : "") + text.slice(from, to) + (to < text.length ? "…" : "");
 }
 
 /** A section's title; a term's in the language of the page first. */
@@ -48,7 +51,7 @@ function show() {
     const part = (name, text) => Object.assign(document.createElement(name), { textContent: text });
     link.href = `${base}/${section.url}`;
     link.append(part("b", names(section).join(" · ")),
-      part("small", section.page), part("span", piece(section, query)));
+      part("small", section.page === section.title ? "" : section.page), part("span", piece(section, query)));
     link.addEventListener("click", () => at("finder").close());
     item.append(link);
     return item;
