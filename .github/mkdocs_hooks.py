@@ -13,6 +13,7 @@ from mkdocs.utils import get_relative_url
 from pages import guess, language, lecture, notebook
 from pages.cards import MAP, the_map, with_cards, with_map
 from pages.code import code_page
+from pages.drawings import in_language
 from pages.fonts import fetch_fonts
 from pages.glossary import with_entries, with_notes
 from pages.home import home_page
@@ -163,7 +164,7 @@ def on_page_markdown(markdown, page, config, files):
         markdown = f"{title}\n\n{lecture.run_line(path)}\n{rest}"
     markdown = re.sub(r"\]\(((?:\.\./)?)README\.md", r"](\1course.md", markdown)
     markdown = re.sub(
-        r"\[([^\]]*)\]\(zh/README\.md\)", r'<a href="zh/course.html">\1</a>', markdown
+        r"\[([^\]]*)\]\(zh/README\.md\)", r'<a href="zh/course.html" lang="zh-CN">\1</a>', markdown
     )
     markdown = re.sub(r"\]\(([^):]+)\.ipynb", r"](\1.md", markdown)
     inside = "../" if "/" in uri else ""
@@ -219,9 +220,10 @@ def description_of(html, page, config):
 
 
 def drawing(name):
-    """A picture's SVG; those of notebooks lie beside them."""
+    """A picture's SVG in the language of the half; those of notebooks lie beside them."""
     found = (folder / name for folder in (DIAGRAMS, NOTEBOOKS / "diagrams"))
-    return next(path for path in found if path.exists()).read_text(encoding="utf-8")
+    svg = next(path for path in found if path.exists()).read_text(encoding="utf-8")
+    return in_language(svg)
 
 
 def on_post_page(output, page, config):

@@ -4,6 +4,7 @@ import re
 from html import escape
 from pathlib import Path
 
+from pages.drawings import in_language
 from pages.notebook import runs_on_its_page
 
 from minivllm.lab.translation import TEXTS, translated
@@ -17,9 +18,6 @@ ROW = re.compile(
 )
 TABLE = re.compile(r"^\|.*\n\|[-|]+\n(\| \[\w+ · .*\n)+", re.MULTILINE)
 TRACKS = {"90": "90 minutes", "S": "systems", "K": "kernels"}
-# A text of the map: its tag, and what it says.
-LABEL = re.compile(r"(<text [^>]*>)([^<]*[a-z]{2}[^<]*)<")
-MINUTES = re.compile(r"(\d+) min(?: · needs (.+))?")
 
 
 def the_map() -> str:
@@ -27,18 +25,9 @@ def the_map() -> str:
     svg = MAP.read_text(encoding="utf-8")
     svg = re.sub(r'width="(\d+)" height="\d+"', r'style="max-width: \1px"', svg, count=1)
     svg = re.sub(r'href="\.\./notebooks/([^".]+)\.\w+"', r'href="\1.html"', svg)
-    if TEXTS:
-        svg = LABEL.sub(lambda label: f"{label[1]}{label_of(label[2])}<", svg)
-        svg = re.sub(r'(?<=aria-label=")[^"]*|(?<=<desc>)[^<]*', label_of("What needs what"), svg)
+    # What it says to a screen reader are its links; the sentence is one of numbers that change.
+    svg = re.sub(r' aria-label="[^"]*"|<desc>[^<]*</desc>', "", in_language(svg)) if TEXTS else svg
     return f'<div class="map">{svg}</div>'
-
-
-def label_of(text: str) -> str:
-    """A label of the map in the language of the site."""
-    if (told := MINUTES.fullmatch(text)) is None:
-        return translated(text)
-    after = f" · {translated('after {numbers}').format(numbers=told[2])}" if told[2] else ""
-    return translated("{minutes} min").format(minutes=told[1]) + after
 
 
 def with_map(text: str) -> str:

@@ -83,7 +83,7 @@ def in_half(text: str, up: str) -> str:
         if not (NOTEBOOKS / FOLDER / target).is_file():
             return f"[{name}]({up}{target}{anchor})"
         page = re.sub(r"\.\w+$", ".html", target.replace("README.md", "course.md"))
-        return f'<a href="{up}../{page}{anchor}">{name}</a>'
+        return f'<a href="{up}../{page}{anchor}" lang="en">{name}</a>'
 
     text = re.sub(r"\[([^\]]*)\]\((?:\.\./)*project\.md[^)]*\)", r"\1", text)
     return re.sub(rf"\[([^\]]*)\]\({re.escape(up)}\.\./([^)#]*)([^)]*)\)", link, text)

@@ -5,8 +5,9 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from pages.cards import LABEL, MAP, MINUTES, TRACKS
+from pages.cards import MAP, TRACKS
 from pages.code import files_of_the_evening, sentence_of
+from pages.drawings import labels_of
 from pages.home import PARTS
 from pages.notebook import NEEDS
 from pages.toy import ASKED
@@ -22,6 +23,7 @@ ROOT = HERE.parents[1]
 SCRIPTS = sorted((HERE / "theme").glob("*.js"))
 CALLED = re.compile(r'\b_\("([^"]+)"\)')  # where a template says it in an expression
 ENGINE = PAGE / "engine.js"  # its messages are the playground's
+LONGEST = 200  # characters of a label of the map; its sentence has numbers that change
 CONFIG = HERE.parent / "mkdocs.yml"
 
 
@@ -55,9 +57,10 @@ def all_messages() -> Iterator[tuple[str, Path]]:
         yield text, HERE
     for _, _, what in files_of_the_evening():
         yield sentence_of(what), ROOT / "README.md"
-    for _, text in LABEL.findall(MAP.read_text(encoding="utf-8")):
-        if not MINUTES.fullmatch(text):
-            yield text, MAP
+    for path in [MAP, *sorted((ROOT / "notebooks/diagrams").glob("*.svg"))]:
+        for text in labels_of(path.read_text(encoding="utf-8")):
+            if path != MAP or len(text) < LONGEST:
+                yield text, path
 
 
 def script_of_words() -> str:
