@@ -11,14 +11,15 @@ from axe import serious
 pytestmark = pytest.mark.browser
 WIDTHS = (400, 1180, 1920)
 SECONDS = 60_000  # milliseconds
+FILES = re.compile(r"zh/[\w/]+\.(?:ipynb|svg)|playground/zh\.html")  # that pages lead to
 LECTURE = "zh/05_continuous_batching.html"
 KINDS = ("zh/index.html", "zh/course.html", "zh/code.html", LECTURE, "zh/90_minutes.html",
          "zh/guide/glossary.html", "zh/guide/cheat-sheet.html", "zh/404.html",
          "zh/09_paged_attention.html")  # fmt: skip
-# Three English words and more in a row, outside of code and of what is marked as English.
+# Three English words and more in a row, outside of code, quotations and what is marked as English.
 ENGLISH = r"""() => {
   const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT), found = [];
-  const quiet = "code, pre, script, style, .outputs, [lang=en], [lang=en] *";
+  const quiet = "code, pre, script, style, em, .outputs, [lang=en], [lang=en] *";
   const english = /(?<![\w-])[A-Za-z]{2,}(?:[ ,]+[a-z]{2,}){2,}/;
   while (walker.nextNode()) {
     const { data, parentElement } = walker.currentNode;
@@ -102,10 +103,7 @@ def test_links_of_the_chinese_half_stay_in_it_and_lead_to_a_place(pages, site):
                 if not target.startswith("zh/") and target != name.removeprefix("zh/"):
                     outside.add((name, href))
             else:
-                assert re.fullmatch(r"zh/[\w/]+\.(?:ipynb|svg)|playground/zh\.html", target), (
-                    name,
-                    href,
-                )
+                assert FILES.fullmatch(target), (name, href)
     assert not outside
 
 
