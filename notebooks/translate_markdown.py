@@ -169,8 +169,8 @@ def leads_to(file: Path, language: str) -> Path:
         name = file.relative_to(folder)
         return english_of(str(name.with_suffix(""))) if name.suffix == ".md" else HERE / name
     sibling = sibling_of(file, language)
-    is_there = sibling.exists() or sibling.with_suffix(".po").exists()
-    return sibling if file.is_file() and is_there else file
+    has_po = file.suffix in (".md", ".ipynb") and sibling.with_suffix(".po").exists()
+    return sibling if file.is_file() and (has_po or sibling.exists()) else file
 
 
 def with_links(text: str, source: Path, language: str) -> str:

@@ -392,8 +392,10 @@ def test_a_row_has_the_cells_of_its_message(page):
 def test_links_lead_to_siblings_and_a_link_to_a_sibling_leads_back(page):
     notebooks = page.parents[1]
     (notebooks.parent / "README.md").touch()
-    (notebooks / "zh/project.md").touch()
+    for name in ("zh/project.md", "00.png", "drawn.svg", "zh/drawn.svg"):
+        (notebooks / name).touch()
     said = {
+        "![a](../00.png) ![b](../drawn.svg)": "![a](../../00.png) ![b](../drawn.svg)",
         "[a](../00.ipynb)": "[a](../00.ipynb)",
         "[a](../../README.md#start)": "[a](../project.md#start)",
         "[a](other.md)": "[a](../../guide/other.md)",
