@@ -11,6 +11,7 @@ import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import groupby
 from pathlib import Path
 
 from markdown_it import MarkdownIt
@@ -29,7 +30,7 @@ _WORD = re.compile(r"[A-Za-z]{2,}")
 _NO_TEXT = re.compile(r"`[^`]*`|\]\([^)]*\)|<[^>]*>")  # names, addresses, tags
 _CHINESE = re.compile(r"[\u4e00-\u9fff]")
 _CELLS = re.compile(r"(?<!\\)\|")
-_LINK = re.compile(r"`[^`]*`|\]\((?![a-z]+:|#)([^)#\s]+)")
+_LINK = re.compile(r"`[^`]*`|\]\((?![A-Za-z]+:|[#/<])([^)#\s]+)")
 _SOFT_BREAK = re.compile(r"(?<!  )(?<!\\)\n")
 
 
@@ -44,6 +45,7 @@ class Text:
         block: the first line of its paragraph, list or table: a notice can stand above.
         section: the heading above it, as an anchor.
         before: the mark of a heading, an item or a quotation in front of it.
+        has_anchor: true for a heading below the title.
         cells: places of the cells that have words, in a row of a table.
     """
 
@@ -53,6 +55,7 @@ class Text:
     block: int
     section: str
     before: str = ""
+    has_anchor: bool = False
     cells: tuple[int, ...] = ()
 
     def line(self, old: str, text: str) -> str:
@@ -62,7 +65,8 @@ class Text:
             ValueError: for a row with more cells than the message has, or fewer.
         """
         if not self.cells:
-            return f"{self.before}{text}"
+            address = f' <a id="{anchor(self.message)}"></a>' if self.has_anchor else ""
+            return f"{self.before}{text}{address}"
         told = text.split(BETWEEN)
         if len(told) != len(self.cells):
             raise ValueError(f"{text!r} has not the {len(self.cells)} cells of {self.message!r}")
@@ -85,10 +89,12 @@ def has_words(text: str) -> bool:
 def texts(source: str) -> Iterator[Text]:
     """Yield the messages of a page, in their order."""
     lines = source.splitlines()
-    block, section, row = 0, "", range(0)
+    block, section, row, tag = 0, "", range(0), ""
     for token in _MARKDOWN.parse(source):
         if token.map is None:
             continue
+        if token.nesting == 1:
+            tag = token.tag
         start = token.map[0]
         if token.level == 0:
             block = start
@@ -104,8 +110,9 @@ def texts(source: str) -> Iterator[Text]:
                 block=block,
                 section=section,
                 before=lines[start][: lines[start].index(first)],
+                has_anchor=bool(re.fullmatch("h[2-6]", tag)),
             )
-            if found.before.startswith("#"):
+            if re.fullmatch("h[1-6]", tag):
                 section = anchor(found.message)
         else:
             continue
@@ -162,8 +169,8 @@ def leads_to(file: Path, language: str) -> Path:
         name = file.relative_to(folder)
         return english_of(str(name.with_suffix(""))) if name.suffix == ".md" else HERE / name
     sibling = sibling_of(file, language)
-    is_there = sibling.exists() or sibling.with_suffix(".po").exists()
-    return sibling if file.is_file() and is_there else file
+    has_po = file.suffix in (".md", ".ipynb") and sibling.with_suffix(".po").exists()
+    return sibling if file.is_file() and (has_po or sibling.exists()) else file
 
 
 def with_links(text: str, source: Path, language: str) -> str:
@@ -188,11 +195,11 @@ def translated(source: Path, catalogue: Catalogue, language: str) -> str:
         ValueError: for a row whose translation has other cells.
     """
     english = source.read_text(encoding="utf-8")
+    lines: list[str | None] = []
     code = fenced_lines(english)
-    lines: list[str | None] = [
-        line if i in code else with_links(line, source, language)
-        for i, line in enumerate(english.splitlines())
-    ]
+    for is_code, numbered in groupby(enumerate(english.splitlines()), lambda it: it[0] in code):
+        part = "\n".join(line for _, line in numbered)
+        lines += (part if is_code else with_links(part, source, language)).split("\n")
     notices: dict[int, str] = {}
     for text in texts(english):
         said = catalogue.texts.get(text.message)
@@ -202,8 +209,6 @@ def translated(source: Path, catalogue: Catalogue, language: str) -> str:
             notices[text.block] = max(notices.get(text.block, ""), NOTICES[language][said is None])
             continue
         line = text.line(lines[text.start] or "", with_links(said, source, language))
-        if text.before.startswith("##"):
-            line += f' <a id="{anchor(text.message)}"></a>'
         lines[text.start : text.end] = [line, *[None] * (text.end - text.start - 1)]
     shown = [
         f"{notices[i]}\n\n{line}" if i in notices else line

@@ -320,6 +320,56 @@ run this   # [stays](other.md)
     )
 
 
+@pytest.mark.parametrize(
+    ("english", "message", "made"),
+    [
+        ("A title\n---\n", "A title", '⟦A title⟧ <a id="a-title"></a>\n---\n'),
+        ("### A title ###\n", "A title", '### ⟦A title⟧ <a id="a-title"></a>\n'),
+        (
+            "* one\n  * two\n\n    three\n    words\n",
+            "three words",
+            "* one\n  * two\n\n    ⟦three words⟧\n",
+        ),
+        (
+            "text above:\n1. a step\n   in two\n2. two\n",
+            "a step in two",
+            "text above:\n1. ⟦a step in two⟧\n2. two\n",
+        ),
+        ("> * a quoted\n>   item\n", "a quoted item", "> * ⟦a quoted item⟧\n"),
+        ("a hard  \nbreak of\nlines\n", "a hard  \nbreak of lines", "⟦a hard  \nbreak of lines⟧\n"),
+        (
+            "* in an item\n\n  ```\n  [code](b.md)\n  ```\n",
+            "in an item",
+            "* ⟦in an item⟧\n\n  ```\n  [code](b.md)\n  ```\n",
+        ),
+        (
+            "a `name\nin two` lines [x](b.md)\n",
+            "not there",
+            "a `name\nin two` lines [x](../b.md)\n",
+        ),
+        (
+            "words | more\n--- | ---\na row | `x \\| y`\n",
+            "a row",
+            "words | more\n--- | ---\n ⟦a row⟧ | `x \\| y`\n",
+        ),
+        (
+            "<b>\nwords in HTML\n</b>\n\n<!-- words -->\n",
+            "not there",
+            "<b>\nwords in HTML\n</b>\n\n<!-- words -->\n",
+        ),
+        ("    code of\n    words\n", "not there", "    code of\n    words\n"),
+    ],
+)
+def test_marks_of_markdown_stay(page, english, message, made):
+    """With all other messages kept as they are."""
+    page = page.parents[1] / "a.md"
+    page.write_text(english, encoding="utf-8")
+    kept = set(translate_markdown.page_messages(english)) - {message}
+    assert (message in translate_markdown.page_messages(english)) == ("⟦" in made)
+    catalogue = Catalogue(texts={message: f"⟦{message}⟧"}, kept=kept)
+    assert translate_markdown.translated(page, catalogue, "zh") == made
+
+
 def test_what_is_old_or_missing_on_a_page_is_english_below_a_notice(page):
     texts = dict.fromkeys(["term | number | name", "an item that goes on"], "一 | 二 | 三")
     texts["A title of words"] = "题目"
@@ -342,8 +392,10 @@ def test_a_row_has_the_cells_of_its_message(page):
 def test_links_lead_to_siblings_and_a_link_to_a_sibling_leads_back(page):
     notebooks = page.parents[1]
     (notebooks.parent / "README.md").touch()
-    (notebooks / "zh/project.md").touch()
+    for name in ("zh/project.md", "00.png", "drawn.svg", "zh/drawn.svg"):
+        (notebooks / name).touch()
     said = {
+        "![a](../00.png) ![b](../drawn.svg)": "![a](../../00.png) ![b](../drawn.svg)",
         "[a](../00.ipynb)": "[a](../00.ipynb)",
         "[a](../../README.md#start)": "[a](../project.md#start)",
         "[a](other.md)": "[a](../../guide/other.md)",
@@ -454,7 +506,7 @@ def test_siblings_and_catalogues_are_what_their_sources_give():
     assert made.returncode == 0, made.stdout + made.stderr
 
 
-@pytest.mark.parametrize("path", [LOCALE / "zh" / "lab.po", *(NOTEBOOKS / "zh").rglob("*.po")])
+@pytest.mark.parametrize("path", [LOCALE / "zh" / "lab.po", *(NOTEBOOKS / "zh").glob("*.po")])
 def test_a_translation_says_what_its_message_computes(path):
     """Its expressions are the message's; some may be left out if the entry says so (plurals)."""
     for entry in polib.pofile(str(path)):
