@@ -10,22 +10,30 @@ from pathlib import Path
 from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File
 from mkdocs.utils import get_relative_url
-from pages import guess, lecture, notebook
+from pages import guess, language, lecture, notebook
 from pages.cards import MAP, the_map, with_cards, with_map
 from pages.code import code_page
+from pages.drawings import in_language
 from pages.fonts import fetch_fonts
 from pages.glossary import with_entries, with_notes
 from pages.home import home_page
+from pages.language import FOLDER, LANGUAGE, TAG, is_translated, path_of
 from pages.links import text_of, with_labels, with_lectures
+from pages.messages import script_of_words
 from pages.search import sections_of
 from pages.toy import toy
 from pygments.formatters import HtmlFormatter
 
-from minivllm.course.playground.build import build, npm_files
+from minivllm.course.playground.build import NEEDED_BY_PYTHON, build, npm_files
+from minivllm.course.playground.texts import page_of as page_of_playground
+from minivllm.lab.translation import translated
+from minivllm.lab.viz.page.page import InLanguage
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent
+NOTEBOOKS = ROOT / "notebooks"
 DIAGRAMS = ROOT / "diagrams"
+THEME = HERE / "pages/theme"
 TOKENS = ROOT / "minivllm/lab/viz/page/tokens.css"
 MINISEARCH = "minisearch@7.2.0"
 LECTURE = re.compile(r"((?:\d\d|A\d)b?)_\w+\.md$|(90)_minutes\.md$")
@@ -44,30 +52,43 @@ PRINT_ON_ONE_PAGE = """
 def on_config(config):
     config.extra["map"] = the_map()
     config.extra["sections"] = []
+    config.extra["tag"] = TAG
+    config.extra["folder"] = FOLDER
+    config.extra["first"] = (config.site_url or "").removesuffix(FOLDER)
+    config.site_description = translated(config.site_description)
+
+
+def on_env(env, config, files):
+    env.globals["_"] = language.on_page
+    if FOLDER:
+        env.add_extension(InLanguage)
 
 
 def on_files(files, config):
     """Make pages of notebooks; README.md beside them is the page course.html."""
-    course = (ROOT / "notebooks/README.md").read_text(encoding="utf-8")
-    made = {"course.md": course, "code.md": code_page()}
+    course = (NOTEBOOKS / "README.md").read_text(encoding="utf-8")
+    made = {"code.md": code_page()}
     for file in list(files):
-        path = Path(file.abs_src_path)
-        # Jupyter's copies; and siblings in Chinese, which have no pages yet
-        if ".ipynb_checkpoints" in path.parts or file.src_uri.startswith("zh/"):
+        uri, path = file.src_uri, Path(file.abs_src_path)
+        # Jupyter's copies; siblings, which stand in for their sources; and what is at the root
+        is_shared = FOLDER and path.is_relative_to(THEME)
+        if ".ipynb_checkpoints" in path.parts or uri.startswith("zh/") or is_shared:
             files.remove(file)
-        elif path.suffix == ".ipynb":  # which stays beside its page, for readers who have Jupyter
-            made[f"{path.stem}.md"] = notebook.to_markdown(path)
-        elif file.src_uri == "README.md":
+        elif path.suffix in (".ipynb", ".md"):
             files.remove(file)
+            made[page_of(uri)] = language.text_of(uri)
+            if path.suffix == ".ipynb":  # it stays beside its page, for readers who have Jupyter
+                files.append(File.generated(config, uri, abs_src_path=str(path_of(uri))))
     uris = lectures(made)
     running = sum(number in notebook.ON_THEIR_PAGE for number in uris if number != "90")
     made["index.md"] = home_page(minutes_of(course), uris, running, lecture.repository())
     pages = [File.generated(config, uri, content=text) for uri, text in made.items()]
-    assets = {"tokens.css": TOKENS}
+    assets = {} if FOLDER else {"tokens.css": TOKENS}
     assets |= {f"diagrams/{path.name}": path for path in DIAGRAMS.glob("*.svg") if path != MAP}
     pages += [File.generated(config, uri, abs_src_path=str(path)) for uri, path in assets.items()]
     pages.append(File.generated(config, "toy.json", content=toy()))
-    pages.append(File.generated(config, "code.css", content=colours_of_code()))
+    name, content = ("words.js", script_of_words()) if FOLDER else ("code.css", colours_of_code())
+    pages.append(File.generated(config, name, content=content))
     for page in pages:
         files.append(page)
     all_pages = sorted(file.src_uri for file in files if file.src_uri.endswith(".md"))
@@ -82,6 +103,11 @@ def on_files(files, config):
         {"For teachers": config.extra["teach"]},
     ]
     return files
+
+
+def page_of(uri):
+    """The page that is made of a notebook or a text; README.md beside them is course.html."""
+    return re.sub(r"ipynb$", "md", uri.replace("README.md", "course.md"))
 
 
 def lectures(made):
@@ -114,13 +140,15 @@ def on_page_markdown(markdown, page, config, files):
     """Links lead to pages of this site; what is elsewhere in the repository becomes its text."""
     uri, extra = page.file.src_uri, config.extra
     page.meta["kind"] = kind_of(uri)
+    page.meta["untranslated"] = FOLDER and not is_translated(uri)
     if uri == "index.md":
-        page.meta["title"] = "How an LLM server works, in Python you can read · minivllm"
+        title = translated("How an LLM server works, in Python you can read")
+        page.meta["title"] = f"{title} · minivllm"
     elif uri == "course.md":
         markdown = with_map(with_cards(markdown))
     elif uri == "guide/glossary.md":
         markdown = with_entries(markdown)
-    for folder, title in (("guide", "Guide"), ("teach", "For teachers")):
+    for folder, title in (("guide", translated("Guide")), ("teach", translated("For teachers"))):
         if uri.startswith(f"{folder}/"):
             page.meta["part"] = {"title": title, "uris": extra[folder]}
     if (path := notebook_of(page)) is not None:
@@ -128,14 +156,16 @@ def on_page_markdown(markdown, page, config, files):
         later = dict(zip(uris, [*list(uris)[1:], None], strict=True))[number]
         page.meta["part"] = lecture.part_of(number, uris)
         page.meta["words"] = lecture.words_of(number)
+        page.meta["prefetch"] = NEEDED_BY_PYTHON if notebook.runs_on_its_page(path) else ()
         if later and later != "90":
             page.meta["after"] = uris[later]
-            page.meta["question"] = lecture.question_of(
-                ROOT / "notebooks" / f"{uris[later][:-3]}.ipynb"
-            )
+            page.meta["question"] = lecture.question_of(path_of(f"{uris[later][:-3]}.ipynb"))
         title, rest = markdown.split("\n", 1)
         markdown = f"{title}\n\n{lecture.run_line(path)}\n{rest}"
     markdown = re.sub(r"\]\(((?:\.\./)?)README\.md", r"](\1course.md", markdown)
+    markdown = re.sub(
+        r"\[([^\]]*)\]\(zh/README\.md\)", r'<a href="zh/course.html" lang="zh-CN">\1</a>', markdown
+    )
     markdown = re.sub(r"\]\(([^):]+)\.ipynb", r"](\1.md", markdown)
     inside = "../" if "/" in uri else ""
     markdown = re.sub(r"\]\((?:\.\./)+diagrams/", f"]({inside}diagrams/", markdown)
@@ -165,7 +195,7 @@ def on_page_content(html, page, config, files):
         lambda image: notebook.figure(drawing(image[2])),
         html,
     )
-    folder = Path(page.file.abs_src_path or DIAGRAMS).parent
+    folder = (NOTEBOOKS / page.file.src_uri).parent
     html = re.sub(
         r'<p>(<img alt="[^"]*" src="([\w/]+\.png)" ?/?>)</p>',
         lambda image: notebook.in_box(
@@ -190,9 +220,20 @@ def description_of(html, page, config):
 
 
 def drawing(name):
-    """A picture's SVG; those of notebooks lie beside them."""
-    found = (folder / name for folder in (DIAGRAMS, ROOT / "notebooks/diagrams"))
-    return next(path for path in found if path.exists()).read_text(encoding="utf-8")
+    """A picture's SVG in the language of the half; those of notebooks lie beside them."""
+    found = (folder / name for folder in (DIAGRAMS, NOTEBOOKS / "diagrams"))
+    svg = next(path for path in found if path.exists()).read_text(encoding="utf-8")
+    return in_language(svg)
+
+
+def on_post_page(output, page, config):
+    """The playground is at the root, with a page in each language."""
+    there = f"../playground/{page_of_playground(LANGUAGE)}"
+    return output.replace("playground/index.html", there) if FOLDER else output
+
+
+def on_post_template(output_content, template_name, config):
+    return on_post_page(output_content, None, config)
 
 
 def on_post_build(config):
@@ -200,10 +241,13 @@ def on_post_build(config):
     site = Path(config.site_dir)
     found = json.dumps(config.extra["sections"], ensure_ascii=False, separators=(",", ":"))
     (site / "search.json").write_text(found, encoding="utf-8")
+    if FOLDER:
+        return
     try:
         build(site / "playground")
         fetch_fonts(site / "fonts")
         npm_files(MINISEARCH, ["dist/es/index.js"], site)
+        language.build_others(config)
     except ValueError as error:
         raise PluginError(str(error)) from error
     (site / "index.js").rename(site / "minisearch.js")
@@ -211,5 +255,5 @@ def on_post_build(config):
 
 def notebook_of(page):
     """The notebook that a page is made of."""
-    path = ROOT / "notebooks" / f"{page.file.src_uri.removesuffix('.md')}.ipynb"
+    path = path_of(f"{page.file.src_uri.removesuffix('.md')}.ipynb")
     return path if path.is_file() else None

@@ -4,6 +4,9 @@ from pathlib import Path
 
 from pages.code import files_of_the_evening
 
+from minivllm.lab.translation import of_a_page, translated
+from minivllm.lab.translation.pages import exchanged_html
+
 ROOT = Path(__file__).parents[2]
 GOLDEN = ROOT / "minivllm/lab/sim/golden"
 
@@ -30,17 +33,29 @@ def home_page(minutes: dict[str, int], uris: dict[str, str], running: int, repos
         running: lectures that run on their page.
         repository: its address, or "".
     """
+    hours = translated("{hours:.1f} h")
+
+    def time(numbers: tuple[str, ...]) -> float:
+        return sum(minutes[it] for it in numbers) / 60
+
     parts = "".join(
-        f'<li><a href="{uris[numbers[0]].removesuffix(".md")}.html">{title}</a> '
-        f"<small>{' · '.join(numbers)}, {sum(minutes[it] for it in numbers) / 60:.1f} h</small>"
-        f"<span>{able}</span></li>"
+        f'<li><a href="{uris[numbers[0]].removesuffix(".md")}.html">{translated(title)}</a> '
+        f"<small>{' · '.join(numbers)}, {hours.format(hours=time(numbers))}</small>"
+        f"<span>{translated(able)}</span></li>"
         for title, numbers, able in PARTS
     )
-    return PAGE.read_text(encoding="utf-8").format(
-        where=f' of <a href="{repository}">the repository</a>' if repository else "",
+    place = translated("the repository")
+    return exchanged_html(PAGE.read_text(encoding="utf-8"), of_a_page).format(
+        repository=f'<a href="{repository}">{place}</a>' if repository else place,
         recordings=sum(1 for _ in GOLDEN.rglob("*.json.gz")),
         running=running,
         lectures=len(minutes),
         parts=parts,
-        files=len(files_of_the_evening()),
+        ways=translated(
+            'Short of time: <a href="90_minutes.html">90 minutes</a>. To teach: '
+            '<a href="course.html#for-teachers">a page for each lecture</a>. To build: '
+            '<a href="guide/build_your_own.html">an engine of your own</a>. To read: '
+            '<a href="code.html">a request\'s way through {files} files</a>, and '
+            '<a href="guide/vllm-map.html">the map to vLLM</a>.'
+        ).format(files=len(files_of_the_evening())),
     )

@@ -18,7 +18,7 @@ from minivllm.sim import dry_run
 STEP = 1  # A decodes, and B and C share what is left of the budget
 TOLD = (
     "Values “in a real step” are of the second step of one run: prompts A, B and C of 6, 9 and 3 "
-    "tokens, blocks of 4, 12 tokens a step."
+    "tokens, blocks of 4 slots, at most 12 tokens a step."
 )
 # By file: the function that returns, and what is evaluated among its names.
 PLAN = "output.num_scheduled_tokens", "output.num_computed_tokens", "output.new_block_ids"

@@ -295,7 +295,7 @@ def test_each_notebook_has_a_card_and_a_box_of_the_map():
     assert set(re.findall(r'<a class="main" href="([^"]+)\.html">', text)) == files
     for number in (path.stem.split("_")[0] for path in LECTURES):
         assert f'href="teach/{number}.html"' in text
-    assert text.count("runs on its page") == len(set(ON_THEIR_PAGE) - {SHORT})
+    assert text.count("runs in the page") == len(set(ON_THEIR_PAGE) - {SHORT})
     assert "../notebooks" not in text
     assert "| notebook |" not in text
     with pytest.raises(AssertionError, match="another form"):

@@ -312,7 +312,7 @@ def test_a_folded_page_says_so_and_finds_the_nearest_step(open_page, monkeypatch
     trace = preempting()
     view = open_page(trace, "#step=7")
     note = view.text_content("#help")
-    shown, of = map(int, re.search(r"(\d+) of (\d+) steps, evenly chosen", note).groups())
+    shown, of = map(int, re.search(r"(\d+) of (\d+) steps are shown", note).groups())
     assert of == trace.num_steps
     assert 2 < shown < of
     assert step_of(view) <= 7

@@ -239,9 +239,7 @@ def test_without_sizes_the_pool_is_small_and_three_buttons_fill_it(chromium):
         view = chromium.new_page()
         view.goto(f"{server.url}/")
         assert view.url == f"{server.url}/glass"
-        small = (
-            "48 blocks of 16 slots, one of them null, small on purpose; --num-gpu-blocks-override"
-        )
+        small = "48 blocks of 16 slots, one of them the null block. Few on purpose: --num-gpu"
         expect(view.locator("#sizes")).to_contain_text(small, timeout=SECONDS)
         scheduler = server.engine.engine_core.scheduler
         view.click("#eight")
@@ -287,7 +285,7 @@ def test_a_stream_without_its_end_does_not_look_finished(open_page):
     ask(view)
     cut = view.locator("#talk p.cut")
     expect(cut).to_contain_text("Once upon", timeout=SECONDS)
-    expect(cut.locator("small")).to_have_text("The server ended before the answer did.")
+    expect(cut.locator("small")).to_have_text("The server stopped before the answer ended.")
 
 
 def test_a_server_in_its_place_is_the_one_that_is_described(chromium):

@@ -329,7 +329,7 @@ def test_a_short_link_holds_the_whole_setting(play):
     play.goto("about:blank")
     play.goto(link)
     # its policy is not run before the reader says so
-    expect(play.locator("#error")).to_contain_text("This link brings a policy")
+    expect(play.locator("#error")).to_contain_text("This link contains a policy")
     assert play.input_value("#policy textarea") == code
     assert play.input_value('#settings [data-engine="1"] [data-key=max_num_seqs]') == "3"
     assert not play.is_checked('#settings [data-engine="2"] [data-key=enable_prefix_caching]')

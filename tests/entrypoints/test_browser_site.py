@@ -1,20 +1,13 @@
 """The site in a real browser, built with npm's Pyodide: ``pytest -m browser``."""
 
 import json
-import os
 import re
-import subprocess
-import sys
 import time
-from pathlib import Path
-from urllib.parse import urlsplit
 
 import pytest
 from axe import serious
-from static_site import serving_folder
 
 pytestmark = pytest.mark.browser
-ROOT = Path(__file__).parents[2]
 WIDTHS = (400, 800, 1180, 1440, 1920)
 SECONDS = 60_000  # milliseconds
 NOTEBOOK = "05_continuous_batching.html"
@@ -57,42 +50,6 @@ OVERLAID = """cell => {
   const same = ["font", "lineHeight", "letterSpacing", "paddingLeft", "tabSize", "whiteSpace"];
   return [...faults, ...same.filter(it => styles[0][it] !== styles[1][it])];
 }"""
-
-
-@pytest.fixture(scope="module")
-def site(tmp_path_factory):
-    """A site below a prefix, as GitHub Pages has that of a project."""
-    folder = tmp_path_factory.mktemp("site")
-    subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict",
-         "-f", ROOT / ".github/mkdocs.yml", "-d", folder / "minivllm"],
-        env=os.environ | {"SITE_URL": "https://example.org/minivllm/"}, check=True,
-    )  # fmt: skip
-    with serving_folder(folder) as url:
-        yield url + "minivllm/"
-
-
-@pytest.fixture(scope="module")
-def page(chromium, site):
-    """A page that has asked this server alone in the end, and said nothing."""
-    noise, requests = [], []
-    page = chromium.new_page(reduced_motion="reduce")
-    page.on("console", lambda message: noise.append(message.text))
-    page.on("pageerror", lambda error: noise.append(str(error)))
-    page.on("request", lambda request: requests.append(request.url))
-    yield page
-    page.close()
-    assert not noise
-    here = urlsplit(site).netloc
-    assert {urlsplit(url).netloc for url in requests if not url.startswith("data:")} == {here}
-
-
-@pytest.fixture(scope="module")
-def still(chromium):
-    """A page without scripts, which is there at once; its layout is the same."""
-    context = chromium.new_context(java_script_enabled=False)
-    yield context.new_page()
-    context.close()
 
 
 def open_at(page, address, width=1180):

@@ -238,7 +238,7 @@ def test_blocks_show_tokens_on_their_way():
 
 def test_the_page_says_what_was_wasted(tmp_path):
     save_html(overlapped(), tmp_path / "run.html")
-    assert "tokens wasted behind an end" in (tmp_path / "run.html").read_text(encoding="utf-8")
+    assert "tokens wasted after an end" in (tmp_path / "run.html").read_text(encoding="utf-8")
     save_html(waiting(), tmp_path / "run.html")
     assert "tokens wasted" not in (tmp_path / "run.html").read_text(encoding="utf-8")
 

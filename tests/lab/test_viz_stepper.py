@@ -431,7 +431,7 @@ def test_a_long_run_stays_small(tmp_path, monkeypatch):
     steps = [frame["step"] for frame in run_of(page)["frames"]]
     assert steps[0] == 0
     assert steps[-1] == trace.num_steps - 1
-    assert f"{len(steps)} of {trace.num_steps} steps, evenly chosen" in page
+    assert f"{len(steps)} of {trace.num_steps} steps are shown, at even distances" in page
 
 
 def test_a_run_without_steps_is_refused(tmp_path):

@@ -1,8 +1,10 @@
 // Questions of a page: a guess that opens its answer, and the quiz. Neither needs Python.
+const tr = globalThis.tr ?? String.raw;
 for (const form of document.querySelectorAll("form.guess")) form.addEventListener("submit", event => {
   event.preventDefault();
   const inputs = [...form.querySelectorAll("input")];
-  form.querySelector("[role=status]").textContent = `Your guess: ${inputs.map(it => it.value).join(", ")}.`;
+  const values = inputs.map(it => it.value).join(", ");
+  form.querySelector("[role=status]").textContent = tr`Your guess: ${values}.`;
   const source = inputs.map(({ name, value }) => `${name} = ${value.trim() || "None"}`).join("\n");
   form.dispatchEvent(new CustomEvent("guessed", { bubbles: true, detail: source }));
   let next = form.closest(".cell");
@@ -22,8 +24,8 @@ function judge(input) {
   said.textContent = input.dataset.because;
   said.className = "right" in input.dataset ? "right" : "wrong";
   const right = questions.filter(it => it.querySelector("[data-right]:checked")).length;
-  const done = questions.filter(it => it.querySelector(":checked")).length;
-  quiz.querySelector(".score").textContent = done ? `${right} of ${questions.length} are right.` : "";
+  const done = questions.filter(it => it.querySelector(":checked")).length, all = questions.length;
+  quiz.querySelector(".score").textContent = done ? tr`${right} of ${all} are right.` : "";
 }
 
 quiz?.addEventListener("change", ({ target }) => {

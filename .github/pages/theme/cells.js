@@ -2,16 +2,17 @@
 import { highlighted } from "./colours.js";
 import { paint } from "./page.js";
 
+const tr = globalThis.tr ?? String.raw;
 const SECONDS = 300;  // a cell may take
 const KEY = `cells ${location.pathname}`;  // the reader's changes, kept over a reload
 const kept = () => { try { return JSON.parse(localStorage.getItem(KEY)) ?? {}; } catch { return {}; } };
 const runner = document.querySelector("#runner");
 const bar = Object.assign(document.createElement("div"), { className: "running-bar", hidden: true });
-bar.innerHTML = `<span role="status"></span> <button type="button" class="stop" disabled>Stop</button>`;
+bar.innerHTML = `<span role="status"></span> <button type="button" class="stop" disabled>${tr`Stop`}</button>`;
 runner.closest(".runs").after(bar);
-runner.innerHTML = `<button type="button" class="main all">Run all</button>
-  <button type="button" class="reset" hidden>Reset</button>
-  <span role="status">Runs in this page; nothing to install. Change any cell.</span>`;
+runner.innerHTML = `<button type="button" class="main all">${tr`Run all`}</button>
+  <button type="button" class="reset" hidden>${tr`Reset`}</button>
+  <span role="status">${tr`Runs in this page; nothing to install. Change any cell.`}</span>`;
 const state = runner.querySelector("[role=status]"), stop = bar.querySelector(".stop");
 const where = bar.querySelector("[role=status]"), reset = runner.querySelector(".reset");
 // What was highlighted when the page was made keeps its colours when it is printed again.
@@ -35,15 +36,18 @@ document.addEventListener("guessed", ({ target, detail }) => {
   if (answer && !document.body.classList.contains("running")) runUpTo(answer);
 });
 
+/** Start Python, once: its files are in the browser's cache by now, since the page asks for them. */
 async function start() {
   const { Engine } = await import("./playground/engine.js");
-  engine = new Engine(told => {
+  engine ??= new Engine(told => {
     said = { ready: "", busy: "" }[told] ?? `${told}…`;
     if (said) where.textContent = said;
     stop.disabled = told !== "busy";
   });
-  await engine.ready.catch(() => {});
 }
+// It starts when the reader comes near a button that runs something.
+for (const near of document.querySelectorAll("#runner, .tools, form.guess"))
+  for (const comes of ["pointerenter", "focusin"]) near.addEventListener(comes, start, { once: true });
 
 /** Run a cell, and first those above it that have not run: it may need their names. */
 async function runUpTo(last) {
@@ -52,11 +56,12 @@ async function runUpTo(last) {
   for (const button of buttons) button.disabled = true;
   bar.hidden = false;
   const begin = performance.now();
-  if (!engine) await start();
+  await start();
+  await engine.ready.catch(() => {});
   const due = [...cells.slice(0, cells.indexOf(last)).filter(cell => !cell.ran), last];
   let done = true;
   for (const cell of due) {
-    where.textContent = said || `Cell ${cells.indexOf(cell) + 1} of ${cells.length}`;
+    where.textContent = said || tr`Cell ${cells.indexOf(cell) + 1} of ${cells.length}`;
     if (due.length > 1) cell.element.scrollIntoView({ block: "nearest" });
     if (!(done = await cell.run())) break;
   }
@@ -64,7 +69,8 @@ async function runUpTo(last) {
   document.body.classList.remove("running");
   bar.hidden = true;
   const seconds = ((performance.now() - begin) / 1000).toFixed(0);
-  state.textContent = done ? `Ran ${due.length} of ${cells.length} cells in ${seconds} s.` : "A cell failed: see its output.";
+  state.textContent = done ? tr`Ran ${due.length} of ${cells.length} cells in ${seconds} s.`
+    : tr`A cell failed: see its output.`;
 }
 
 function Cell(element) {
@@ -73,8 +79,8 @@ function Cell(element) {
   const outputs = element.querySelector(".outputs"), isGuess = element.classList.contains("guessing");
   const tools = document.createElement("p");
   tools.className = "tools";
-  tools.innerHTML = `<button type="button" class="run" aria-label="Run cell ${number}">Run</button>
-    <button type="button" class="edit" aria-label="Change cell ${number}">Change</button>
+  tools.innerHTML = `<button type="button" class="run" aria-label="${tr`Run cell ${number}`}">${tr`Run`}</button>
+    <button type="button" class="edit" aria-label="${tr`Change cell ${number}`}">${tr`Change`}</button>
     <span role="status"></span>`;
   if (!isGuess) code.prepend(tools);
   const told = tools.querySelector("[role=status]"), edit = tools.querySelector(".edit");
@@ -84,7 +90,7 @@ function Cell(element) {
   this.ran = false;
   this.source = original;  // a guess changes it
   this.run = async () => {
-    told.textContent = "runs…";
+    told.textContent = tr`running…`;
     element.classList.add("now");
     const begin = performance.now();
     const reply = await engine.ask({ call: "cell", source: area()?.value ?? this.source, number }, SECONDS);
@@ -96,10 +102,10 @@ function Cell(element) {
     outputs.replaceChildren(...(reply.outputs ?? []).map(draw));
     paint(outputs);
     if (reply.error) {
-      const line = reply.line ? `Line ${reply.line}: ` : "";
+      const line = reply.line ? tr`Line ${reply.line}: ` : "";
       outputs.append(pre("failed", line + reply.error));
     }
-    told.textContent = reply.error ? "error, see below" : `${seconds.toFixed(1)} s`;
+    told.textContent = reply.error ? tr`error, see below` : `${seconds.toFixed(1)} s`;
     return !reply.error;
   };
 
@@ -118,7 +124,7 @@ function Cell(element) {
     } else {
       listing.hidden = true;
       code.insertAdjacentHTML("beforeend", `<div class="highlight editor"><pre aria-hidden="true"></pre><textarea
-        spellcheck="false" autocapitalize="off" wrap="off" aria-label="Code of cell ${number}"></textarea></div>`);
+        spellcheck="false" autocapitalize="off" wrap="off" aria-label="${tr`Code of cell ${number}`}"></textarea></div>`);
       area().value = text ?? original;
       area().rows = area().value.split("\n").length + 1;
       const below = code.querySelector(".editor pre");  // the same text, in colours
@@ -135,8 +141,8 @@ function Cell(element) {
       if (text === undefined) area().focus();
     }
     this.ran = false;
-    edit.textContent = area() ? "Original" : "Change";
-    edit.setAttribute("aria-label", `${edit.textContent}${area() ? " code of" : ""} cell ${number}`);
+    edit.textContent = area() ? tr`Original` : tr`Change`;
+    edit.setAttribute("aria-label", area() ? tr`Original code of cell ${number}` : tr`Change cell ${number}`);
   };
   tools.querySelector(".run").addEventListener("click", () => runUpTo(this));
   edit.addEventListener("click", () => change());

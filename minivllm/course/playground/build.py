@@ -6,7 +6,6 @@ page itself then fetches nothing from elsewhere.
 
 from __future__ import annotations
 
-import json
 import shutil
 import subprocess
 import sys
@@ -17,12 +16,8 @@ from collections.abc import Iterable
 from importlib.metadata import files
 from pathlib import Path
 
-from jinja2 import FileSystemLoader
+from minivllm.course.playground.texts import PAGE, files_with_texts, known_languages
 
-from minivllm.course.playground.begin import begin, questions
-from minivllm.lab.viz.page.page import environment
-
-PAGE = Path(__file__).parent / "page"
 PACKAGE = Path(__file__).parents[2]
 REPORT = PACKAGE / "lab/viz/page"
 SHARED = (
@@ -33,37 +28,39 @@ PYODIDE = "pyodide@314.0.7"
 PYODIDE_FILES = (
     "pyodide.mjs", "pyodide.asm.mjs", "pyodide.asm.wasm", "python_stdlib.zip", "pyodide-lock.json",
 )  # fmt: skip
-NEEDED = ("jinja2", "markupsafe")  # what the figures import; both work without their compiled parts
+NEEDED = ("jinja2", "markupsafe", "polib")  # what figures and catalogues import: all work as Python
+# What a page asks for before Python starts in its worker.
+NEEDED_BY_PYTHON = (
+    "engine.js", "worker.js", *(f"pyodide/{name}" for name in PYODIDE_FILES), "minivllm.zip",
+)  # fmt: skip
 LEFT_OUT = ("*.safetensors", "tokenizer.json", "*.pyc")  # weights and vocabularies: they need torch
 
 
 def build(directory: Path) -> None:
-    """Write the page, its worker, Pyodide and the package into a folder, which is made anew.
+    """Write the page in each language, its worker, Pyodide and the package into a folder.
+
+    The folder is made anew.
 
     Raises:
-        ValueError: without npm, or if npm cannot fetch Pyodide.
+        ValueError: without npm, or if npm cannot fetch Pyodide; for a catalogue that is broken.
     """
     shutil.rmtree(directory, ignore_errors=True)
-    directory.mkdir(parents=True)
-    for name, content in page_files("worker").items():
-        (directory / name).write_bytes(content)
+    files = page_files()
+    for language in known_languages():
+        texts = files_with_texts("worker", language)
+        files |= {name: text.encode() for name, text in texts.items()}
+    for name, content in files.items():
+        path = directory / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
     npm_files(PYODIDE, PYODIDE_FILES, directory / "pyodide")
     zip_package(directory / "minivllm.zip")
 
 
-def page_files(engine: str) -> dict[str, bytes]:
-    """Files of the page by name, with what it shows before Python has started.
-
-    Args:
-        engine: "worker", or "local" if the server answers requests itself.
-    """
+def page_files() -> dict[str, bytes]:
+    """Files of the page by name that are the same in each language: scripts and styles."""
     paths = [*PAGE.iterdir(), *(REPORT / name for name in SHARED)]
-    files = {path.name: path.read_bytes() for path in paths}
-    page = environment(FileSystemLoader(PAGE)).get_template("index.html")
-    files["index.html"] = page.render(engine=engine).encode()
-    for name, content in (("begin", begin()), ("questions", questions())):
-        files[f"{name}.json"] = json.dumps(content, separators=(",", ":")).encode()
-    return files
+    return {path.name: path.read_bytes() for path in paths if path.suffix != ".html"}
 
 
 def npm_files(package: str, names: Iterable[str], directory: Path) -> None:

@@ -13,15 +13,19 @@ from minivllm.utils.console import exit_on_bad_input
 def playground(
     port: Annotated[int, typer.Option(help="On 127.0.0.1; 0 takes a free one.")] = 8765,
     browser: Annotated[bool, typer.Option(help="Open the page.")] = True,
+    lang: Annotated[
+        str, typer.Option(envvar="MINIVLLM_LANG", help="Its language at first: en or zh.")
+    ] = "en",
 ) -> None:
     """Play with the scheduler on a page: settings, figures, and a policy of your own."""
     from minivllm.course.playground.server import PlaygroundServer
 
     with exit_on_bad_input():
         server = PlaygroundServer(port)
-    print(f"The playground is at {server.url} until Ctrl-C ends it.", flush=True)
+        address = server.address(lang)
+    print(f"The playground is at {address} until Ctrl-C ends it.", flush=True)
     if browser:
-        webbrowser.open(server.url)
+        webbrowser.open(address)
     try:
         server.serve_forever()
     except KeyboardInterrupt:

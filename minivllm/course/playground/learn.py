@@ -9,6 +9,7 @@ from typing import Any
 
 from minivllm.course import labs
 from minivllm.course.asking.exercise import Seeded
+from minivllm.course.asking.gradebook import Latest
 from minivllm.course.asking.quiz import QUIZZES, Question
 from minivllm.course.chapters import EXERCISES
 from minivllm.course.grading.function_lab import FunctionLab
@@ -24,6 +25,8 @@ from minivllm.course.grading.milestones import (
 from minivllm.course.grading.stubs import stub_source
 from minivllm.course.loop import help_of
 from minivllm.course.playground.readers_code import InReadersCode, Printed, run_source, value_of
+from minivllm.lab.translation import translated
+from minivllm.lab.viz.draw.wording import pad
 from minivllm.utils.validation import check, is_int, is_one_of
 
 # Labs whose checks need no torch, and the one exercise that needs NumPy.
@@ -64,7 +67,7 @@ def lab_progress(kept: str = "") -> dict[str, Any]:
     for name in LABS:
         state = f"passed {progress.passed[name]}" if name in progress.passed else "-"
         looks = progress.peeks.get(name, 0)
-        lines.append(f"{name:12} {state:17} {looks or ''}".rstrip())
+        lines.append(f"{name:12} {pad(state, 17)} {looks or ''}".rstrip())
     left = [name for name in LABS if name not in progress.passed]
     text = "\n".join([f"{'lab':12} {'':17} looks at help", *lines])
     return {"text": text, "next": left[0] if left else None, "file": format_progress(progress)}
@@ -80,7 +83,8 @@ def peek_lab(name: str, kept: str = "") -> dict[str, Any]:
     _take(kept)
     begin_progress()
     looks = note_peek(name)
-    return {"help": dict(helps[:looks]), "file": format_progress(read_progress())}
+    seen = {translated(title): text for title, text in helps[:looks]}
+    return {"help": seen, "file": format_progress(read_progress())}
 
 
 def open_progress(file: str) -> dict[str, Any]:
@@ -102,7 +106,8 @@ def _take(kept: str) -> None:
 def grade_lab(name: str, source: str, seed: int = 0, kept: str = "") -> dict[str, Any]:
     """Grade the reader's function of a lab. With seed 0, "schedule" is held to vLLM's recordings.
 
-    Returns: "text", the verdict, and "file", the progress file behind it.
+    Returns: "text", the verdict; "right", None of a stub that is not filled; and "file", the
+        progress file behind it.
 
     Raises:
         ValueError: for another lab, a seed that is none, or a progress file that is broken.
@@ -115,7 +120,7 @@ def grade_lab(name: str, source: str, seed: int = 0, kept: str = "") -> dict[str
         raise InReadersCode(f"define a function {asked.stub.__name__}.", None)
     _take(kept)
     graded = _graded(lambda: asked.grade(function, seed))
-    return {**graded, "file": format_progress(read_progress())}
+    return {**graded, "right": _is_right(), "file": format_progress(read_progress())}
 
 
 def quiz(chapter: str) -> list[dict[str, Any]]:
@@ -149,11 +154,14 @@ def exercise(name: str, seed: int = 0) -> dict[str, Any]:
         ValueError: for an unknown name, or a seed that is none.
     """
     drawn = _kind(name)(seed)
-    return {"text": repr(drawn), "help": drawn.show_help().texts}
+    texts = drawn.show_help().texts
+    return {"text": repr(drawn), "help": {translated(name): text for name, text in texts.items()}}
 
 
 def grade_exercise(name: str, seed: int, source: str) -> dict[str, Any]:
     """Grade an answer to an exercise: the value of the last line of the reader's code.
+
+    Returns: "text", the verdict, and "right", None of no answer.
 
     Raises:
         ValueError: as ``exercise``.
@@ -161,7 +169,13 @@ def grade_exercise(name: str, seed: int, source: str) -> dict[str, Any]:
     """
     drawn = _kind(name)(seed)
     value = value_of(source)
-    return _graded(lambda: drawn.grade(value))
+    return {**_graded(lambda: drawn.grade(value)), "right": _is_right()}
+
+
+def _is_right() -> bool | None:
+    """Whether the answer that was graded last is right; None of none."""
+    entry = Latest.entry
+    return None if entry["is_blank"] else entry["points"] == 1
 
 
 def _lab(name: str) -> FunctionLab:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
+from minivllm.course.asking.texts import one_line
 from minivllm.course.playground.settings import EngineSettings, Workload
+from minivllm.lab.translation import translated
 from minivllm.utils.toml_data import load_toml
 
 POLICY = '''\
@@ -28,11 +30,15 @@ class ShortestFirst(SchedulingPolicy):
 
 def _whole(preset: dict[str, Any]) -> dict[str, Any]:
     """A preset with every setting, also those that it leaves as they are."""
+    title = preset["title"]
+    lesson = one_line(preset["lesson"])
     workload = Workload(**preset["workload"])
     engines = preset["engines"]
     return {
         **preset,
-        "lesson": " ".join(preset["lesson"].split()),
+        "title": translated(title),
+        "lesson": translated(lesson),
+        "numbers": [translated(number) for number in preset["numbers"]],
         "workload": asdict(workload),
         "engines": {name: asdict(EngineSettings(**each)) for name, each in engines.items()},
     }

@@ -21,9 +21,13 @@ STOPPED = json.dumps({"error": "Stopped.", "stopped": True})
 
 
 class PythonProcess:
-    """A child that answers requests one after the other, and is started anew once it is stopped."""
+    """A child that answers requests one after the other, and is started anew once it is stopped.
 
-    def __init__(self) -> None:
+    ``language`` is the one that it speaks, such as "zh"; None: this process's.
+    """
+
+    def __init__(self, language: str | None = None) -> None:
+        self._language = {} if language is None else {"MINIVLLM_LANG": language}
         self._lock = threading.Lock()  # one request at a time
         self._child = self._start()
         self._num_asked = 0
@@ -31,7 +35,7 @@ class PythonProcess:
     def _start(self) -> subprocess.Popen:
         return subprocess.Popen(
             [sys.executable, *CHILD], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-            encoding="utf-8", start_new_session=True,
+            encoding="utf-8", start_new_session=True, env={**os.environ, **self._language},
         )  # fmt: skip
 
     def ask(self, request: str, seconds: float) -> str:

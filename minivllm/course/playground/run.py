@@ -13,6 +13,7 @@ from minivllm.course.playground.readers_code import MODULE, InReadersCode, Print
 from minivllm.course.playground.serve import serve
 from minivllm.course.playground.settings import YOURS, EngineSettings, Workload, read
 from minivllm.lab.sim.result import percentiles
+from minivllm.lab.translation import translated
 from minivllm.lab.viz.draw.palette import owners_of
 from minivllm.lab.viz.figures.latency import Latencies, read_latencies
 from minivllm.lab.viz.model.timeline_model import History, read_history
@@ -166,15 +167,15 @@ def _numbers(latencies: Latencies, history: History) -> list[list[Any]]:
     asked = sum(span.num_prompt_tokens for span in spans)
     hits = sum(span.num_cached_tokens for span in spans)
     return [
-        ["TTFT, median", _ms(found["TTFT"]["p50"]), "ms"],
-        ["TTFT, worst", _ms(found["TTFT"]["p100"]), "ms"],
-        ["ITL, median", _ms(found["ITL"]["p50"]), "ms"],
-        ["ITL, worst", _ms(found["ITL"]["p100"]), "ms"],
+        [translated("TTFT, median"), _ms(found["TTFT"]["p50"]), "ms"],
+        [translated("TTFT, worst"), _ms(found["TTFT"]["p100"]), "ms"],
+        [translated("ITL, median"), _ms(found["ITL"]["p50"]), "ms"],
+        [translated("ITL, worst"), _ms(found["ITL"]["p100"]), "ms"],
         ["total time", _ms(1000 * max(span.finished_time for span in spans)), "ms"],
-        ["steps", len(history.steps), ""],
-        ["preemptions", history.counts["preempted"], ""],
+        [translated("steps"), len(history.steps), ""],
+        [translated("preemptions"), history.counts["preempted"], ""],
         ["tokens computed", history.num_computed, ""],
-        [HITS, f"{hits} of {asked}", "tokens"],
+        [HITS, f"{hits} of {asked}", translated("tokens")],
         ["blocks at the peak", f"{history.peak_blocks} of {history.num_usable_blocks}", ""],
     ]
 

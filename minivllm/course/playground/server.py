@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import json
 import mimetypes
+import threading
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import PurePosixPath
 
 from minivllm.course.playground.build import page_files
 from minivllm.course.playground.process import PythonProcess
+from minivllm.course.playground.texts import files_with_texts, language_of, page_of
+from minivllm.lab.translation.importing import current_language
 from minivllm.utils.validation import check, is_int, is_number
 
 MAX_SECONDS = 60  # that a request may ask for
@@ -32,8 +35,10 @@ class PlaygroundServer(ThreadingHTTPServer):
 
     def __init__(self, port: int):
         check(is_int(port, 0) and port < 2**16, "port", port, "from 0 to 65535")
-        self.files = page_files(engine="local")
-        self.python = PythonProcess()
+        self.files = page_files()
+        self._pythons: dict[str, PythonProcess] = {}  # by language
+        self._lock = threading.Lock()  # one language is made at a time
+        self.python(current_language())
         try:
             super().__init__(("127.0.0.1", port), _Handler)
         except OSError as error:
@@ -43,10 +48,29 @@ class PlaygroundServer(ThreadingHTTPServer):
     def url(self) -> str:
         return f"http://127.0.0.1:{self.server_port}/"
 
+    def python(self, language: str) -> PythonProcess:
+        """The Python that speaks a language; with the first call its files of the page are made.
+
+        Raises:
+            ValueError: for a language that there is not, or whose catalogue is broken.
+        """
+        if language not in self._pythons:
+            with self._lock:
+                texts = files_with_texts("local", language)
+                self.files |= {name: text.encode() for name, text in texts.items()}
+                self._pythons.setdefault(language, PythonProcess(language))
+        return self._pythons[language]
+
+    def address(self, language: str) -> str:
+        """The address of the page in a language. Raises as ``python``."""
+        self.python(language)
+        return self.url if language == "en" else self.url + page_of(language)
+
     def server_close(self) -> None:
-        """Close the socket and end the child."""
+        """Close the socket and end the children."""
         super().server_close()
-        self.python.stop()
+        for python in self._pythons.values():
+            python.stop()
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -54,10 +78,16 @@ class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def do_GET(self) -> None:
-        name = self.path.partition("?")[0].lstrip("/") or "index.html"
+        name = self.path.partition("?")[0].lstrip("/") or page_of("en")
         if not self._is_ours():
             self._send(HTTPStatus.FORBIDDEN, "text/plain", b"this page is for this machine alone")
-        elif name not in self.server.files:
+            return
+        try:
+            self.server.python(language_of(name))
+        except ValueError as error:
+            self._send(HTTPStatus.INTERNAL_SERVER_ERROR, "text/plain", str(error).encode())
+            return
+        if name not in self.server.files:
             self._send(HTTPStatus.NOT_FOUND, "text/plain", b"there is no such page")
         else:
             kind = mimetypes.guess_type(str(PurePosixPath(name)))[0] or "text/plain"
@@ -80,8 +110,9 @@ class _Handler(BaseHTTPRequestHandler):
         self._send(HTTPStatus.OK, "application/json", reply.encode())
 
     def _reply(self, text: bytes) -> str:
-        if self.path == "/stop":
-            self.server.python.stop()
+        python = self.server.python(language_of(self.path.lstrip("/")))
+        if self.path.endswith("/stop"):
+            python.stop()
             return "{}"
         body = json.loads(text)
         ok = isinstance(body, dict) and {"request", "seconds"} <= body.keys()
@@ -89,7 +120,7 @@ class _Handler(BaseHTTPRequestHandler):
         seconds = body["seconds"]
         ok = is_number(seconds) and 0 < seconds <= MAX_SECONDS
         check(ok, "seconds", seconds, f"above 0 and at most {MAX_SECONDS}")
-        return self.server.python.ask(json.dumps(body["request"]), seconds)
+        return python.ask(json.dumps(body["request"]), seconds)
 
     def _is_ours(self) -> bool:
         host = self.headers.get("Host")

@@ -20,7 +20,7 @@ from importlib.util import MAGIC_NUMBER
 from pathlib import Path
 from types import CodeType, ModuleType
 
-from minivllm.lab.translation import TEXTS, messages
+from minivllm.lab.translation import PAGE_TEXTS, TEXTS, messages
 from minivllm.lab.translation.cache import kept
 from minivllm.lab.translation.catalogue import Catalogue
 from minivllm.lab.translation.messages import Exchanged
@@ -116,8 +116,10 @@ def set_language(language: str) -> None:
     for old in [each for each in sys.meta_path if isinstance(each, TranslatingFinder)]:
         sys.meta_path.remove(old)
     TEXTS.clear()
+    PAGE_TEXTS.clear()
     if finder is not None:
         TEXTS.update(finder.catalogue.texts)
+        PAGE_TEXTS.update(finder.catalogue.page_texts)
         sys.meta_path.insert(0, finder)
 
 

@@ -1,39 +1,42 @@
 // Controls: the presets, sliders for what differs, and the form with all settings.
 const WORKLOAD = [
-  ["requests", "num_requests"], ["arrive", "arrivals"], ["every, in ms", "gap"],
-  ["prompt tokens", "min_prompt", "max_prompt"], ["output tokens", "min_output", "max_output"],
-  ["shared prefix", "shared_prefix"], ["one long prompt", "long_prompt"], ["seed", "seed"],
+  [tr`requests`, "num_requests"], [tr`arrive`, "arrivals"], [tr`every, in ms`, "gap"],
+  [tr`prompt tokens`, "min_prompt", "max_prompt"], [tr`output tokens`, "min_output", "max_output"],
+  [tr`shared prefix`, "shared_prefix"], [tr`one long prompt`, "long_prompt"], [tr`seed`, "seed"],
 ];
 const ENGINE = {
-  num_blocks: "blocks", block_size: "block size", max_num_batched_tokens: "token budget",
-  max_num_seqs: "max_num_seqs", policy: "policy", enable_chunked_prefill: "chunked prefill",
-  enable_prefix_caching: "prefix caching", preemption_mode: "preempt by",
-  sliding_window: "sliding window", prefix_cache_retention_interval: "retention",
+  num_blocks: tr`blocks`, block_size: tr`block size`, max_num_batched_tokens: tr`token budget`,
+  max_num_seqs: "max_num_seqs", policy: tr`policy`, enable_chunked_prefill: tr`chunked prefill`,
+  enable_prefix_caching: tr`prefix caching`, preemption_mode: tr`preempt by`,
+  sliding_window: tr`sliding window`, prefix_cache_retention_interval: tr`retention`,
 };
 const HINTS = {
-  num_blocks: "num_blocks: blocks in the pool, the null block included",
-  block_size: "block_size: positions in a block",
-  max_num_batched_tokens: "max_num_batched_tokens: the most tokens that a step computes",
-  max_num_seqs: "max_num_seqs: the most requests that run at once",
-  policy: "scheduling policy; yours is the one in the editor; with priority each request draws 0, 1 or 2",
-  enable_chunked_prefill: "enable_chunked_prefill: may a prompt be split over steps?",
-  enable_prefix_caching: "enable_prefix_caching: are blocks of equal prefixes reused?",
-  preemption_mode: "preemption_mode: recompute a victim's tokens, or swap its blocks to the host",
-  sliding_window: "tokens that half of the layers see, a KV cache group of their own; then a block has half " +
-    "as many bytes; 0: all layers see all",
-  prefix_cache_retention_interval: "prefix_cache_retention_interval: a window's blocks are kept for others once in " +
-    "so many tokens, a multiple of the block size (that itself: all of them); 0: only before the ends of prompts",
-  num_requests: "number of requests", arrivals: "how requests arrive",
-  gap: "milliseconds between two arrivals, or their mean",
-  min_prompt: "shortest prompt, in tokens", max_prompt: "longest prompt, in tokens",
-  min_output: "shortest output, in tokens", max_output: "longest output, in tokens",
-  shared_prefix: "tokens that all prompts begin with; 0: none",
-  long_prompt: "tokens of one long prompt among the others; 0: none",
-  seed: "of all that is drawn",
+  num_blocks: tr`num_blocks: blocks in the pool, the null block included`,
+  block_size: tr`block_size: positions in a block`,
+  max_num_batched_tokens: tr`max_num_batched_tokens: the most tokens that a step computes`,
+  max_num_seqs: tr`max_num_seqs: the most requests that run at once`,
+  policy: tr`policy: which request runs next. “yours” is the one in the editor; for “priority” each request has 0, 1 or 2, at random`,
+  enable_chunked_prefill: tr`enable_chunked_prefill: may a prompt be split over steps?`,
+  enable_prefix_caching: tr`enable_prefix_caching: are blocks of equal prefixes reused?`,
+  preemption_mode: tr`preemption_mode: recompute a victim's tokens, or swap its blocks to the host`,
+  sliding_window: tr`sliding_window: half of the layers see only so many tokens, and have blocks of their own; 0: all layers see all tokens`,
+  prefix_cache_retention_interval: tr`prefix_cache_retention_interval: with a window, the prefix cache can be used up to each multiple of so many tokens (a multiple of the block size); 0: only up to the end of a prompt`,
+  num_requests: tr`number of requests`, arrivals: tr`how requests arrive`,
+  gap: tr`milliseconds between two arrivals, or their mean`,
+  min_prompt: tr`shortest prompt, in tokens`, max_prompt: tr`longest prompt, in tokens`,
+  min_output: tr`shortest output, in tokens`, max_output: tr`longest output, in tokens`,
+  shared_prefix: tr`tokens that all prompts begin with; 0: none`,
+  long_prompt: tr`tokens of one long prompt among the others; 0: none`,
+  seed: tr`seed of the random numbers: lengths, arrivals, priorities`,
 };
+/** A choice in words; names of policies are vLLM's. */
+const CHOICES = { together: tr`together`, evenly: tr`evenly`, randomly: tr`randomly`, yours: tr`yours`,
+  recompute: tr`recompute`, swap: tr`swap` };
+const inWords = choice => CHOICES[choice] ?? choice.replace("_", " ");
 
 const LABEL = { ...ENGINE, ...Object.fromEntries(WORKLOAD.map(([name, ...keys]) => keys.map(key => [key, name])).flat()),
-  min_prompt: "shortest prompt", max_prompt: "longest prompt", min_output: "shortest output", max_output: "longest output" };
+  min_prompt: tr`shortest prompt`, max_prompt: tr`longest prompt`, min_output: tr`shortest output`, max_output: tr`longest output` };
+const ofEngine = (key, name) => tr`${ENGINE[key]}, engine ${name}`;
 
 /** An input for a setting: a checkbox, a list of choices, or a number. */
 function control(begin, key, label, range = null) {
@@ -41,7 +44,7 @@ function control(begin, key, label, range = null) {
   if (key.startsWith("enable_")) return `<input type="checkbox" ${about}>`;
   if (begin.choices[key])
     return `<select ${about}>${begin.choices[key].map(choice =>
-      `<option value="${choice}">${choice.replace("_", " ")}</option>`).join("")}</select>`;
+      `<option value="${choice}">${inWords(choice)}</option>`).join("")}</select>`;
   const [low, high] = range ?? begin.ranges[key];
   const type = range ? "range" : "number";
   return `<input type="${type}" inputmode="numeric" min="${low}" max="${high}" ${about}>`;
@@ -60,7 +63,7 @@ export class Controls {
         control(begin, key, HINTS[key])).join(" – ") + "</span></div>").join(""));
     $("engine-rows").innerHTML = Object.keys(ENGINE).map(key =>
       `<tr><th scope="row" title="${escape(HINTS[key])}">${ENGINE[key]}</th>` + ["1", "2"].map(name =>
-        `<td data-engine="${name}">${control(begin, key, `${ENGINE[key]}, engine ${name}`)}</td>`)
+        `<td data-engine="${name}">${control(begin, key, ofEngine(key, name))}</td>`)
         .join("") + "</tr>").join("");
     $("presets").innerHTML = begin.presets.map(({ name, title }) =>
       `<option value="${name}">${escape(title)}</option>`).join("");
@@ -115,10 +118,10 @@ export class Controls {
   titles(engines) {
     const [one, two] = [engines[1], engines[2] ?? engines[1]];
     const differ = Object.keys(ENGINE).filter(key => one[key] !== two[key]);
-    const said = (key, value) => typeof value === "boolean" ? `${value ? "" : "no "}${ENGINE[key]}`
-      : key in this.begin.choices ? `${ENGINE[key]} ${String(value).replace("_", " ")}` : `${ENGINE[key]} ${value}`;
+    const said = (key, value) => value === true ? ENGINE[key] : value === false ? tr`no ${ENGINE[key]}`
+      : `${ENGINE[key]} ${key in this.begin.choices ? inWords(String(value)) : value}`;
     return Object.fromEntries(Object.entries(engines).map(([name, engine]) =>
-      [name, differ.map(key => said(key, engine[key])).join(", ") || `policy ${engine.policy.replace("_", " ")}`]));
+      [name, differ.map(key => said(key, engine[key])).join(word(", ")) || said("policy", engine.policy)]));
   }
 
   /** Let engine 2 use the policy in the editor. */
@@ -141,7 +144,8 @@ export class Controls {
     const input = key && this.#input(name, key), slider = key && this.#input(name, key, "#sliders");
     if (!input) return false;
     const text = error.replace(/^engine [12](?:'s|:) /i, "").replace(key, LABEL[key])
-      .replace(/\b(?:max|min)_(?:prompt|output)\b/, other => LABEL[other]);
+      .replace(/\b(?:max|min)_(?:prompt|output)\b/, other => LABEL[other])
+      .replace(/^(.*) must be (.*), got (.*)\.$/s, (_, what, allowed, got) => tr`${what} must be ${allowed}, got ${got}.`);
     const seen = slider ?? input;
     if (!slider) $("settings-part").open = true;
     for (const each of [input, slider]) each?.setAttribute("aria-invalid", "true");
@@ -170,7 +174,7 @@ export class Controls {
     if (names !== this.#slid) {
       this.#slid = names;
       $("sliders").innerHTML = names.split(" ").filter(Boolean).map(key => this.#drawSlider(key, engines)).join("") ||
-        `<p class="soft">${engines[2] ? "Both engines are equal: change one under “All settings”." : "One engine. A second one is under “All settings”."}</p>`;
+        `<p class="soft">${engines[2] ? tr`Both engines are equal: change one under “All settings”.` : tr`There is one engine. Add a second one under “All settings”.`}</p>`;
     }
     for (const input of this.#inputs("#sliders")) {
       this.#set(input, engines[input.closest("[data-engine]").dataset.engine][input.dataset.key]);
@@ -184,7 +188,7 @@ export class Controls {
     const most = Math.max(...["1", "2"].map(name => Number(engines[name][key]) || 0), 2);
     return `<div class="slide"><span title="${escape(HINTS[key])}">${ENGINE[key]}</span>` + ["1", "2"].map(name =>
       `<label data-engine="${name}"><span class="run-${name}">${name}</span>` +
-      `${control(this.begin, key, `${ENGINE[key]}, engine ${name}`, [low, Math.min(high, 4 * most)])}<output></output></label>`).join("") + "</div>";
+      `${control(this.begin, key, ofEngine(key, name), [low, Math.min(high, 4 * most)])}<output></output></label>`).join("") + "</div>";
   }
   #showValue(input) {
     if (input.type === "range") input.nextElementSibling.textContent = Number(input.value).toLocaleString("en");

@@ -29,8 +29,8 @@ export class Editor {
       `<div class="mark" hidden></div><div class="code"><pre class="colours" aria-hidden="true"></pre><textarea id="${id}" spellcheck="false" wrap="off" ` +
       `autocapitalize="off" autocomplete="off" aria-describedby="${id}-said"></textarea></div></div>` +
       `<p class="under"><button type="button" class="main">${button}</button> ` +
-      `<span class="soft">Ctrl+Enter, too</span></p>` +
-      `<pre class="said" id="${id}-said" role="status" aria-label="What Python says"></pre>`;
+      `<span class="soft">${tr`or Ctrl+Enter`}</span></p>` +
+      `<pre class="said" id="${id}-said" role="status" aria-label="${tr`What Python says`}"></pre>`;
     this.#area = element.querySelector("textarea");
     this.#area.setAttribute("aria-label", label);
     this.#colours = element.querySelector(".colours");
@@ -62,7 +62,7 @@ export class Editor {
 
   /** Say what is wrong, and mark the line. */
   fail(error, line) {
-    this.say(line ? `Line ${line}: ${error}` : error, "wrong");
+    this.say(line ? tr`Line ${line}: ${error}` : error, "wrong");
     if (!line) return;
     this.#area.setAttribute("aria-invalid", "true");
     this.#mark.style.top = `calc(.6rem + ${line - 1} * 1.5em)`;

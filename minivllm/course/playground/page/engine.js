@@ -1,12 +1,18 @@
 // Engine: where Python runs, as a page sees it. `new Engine(...)`, `await ask(request)`, `stop()`.
 
 const SECONDS = 10;  // a request may take; then Python is stopped, and starts anew
+// Python speaks the page's language, and so does this file where the page has read words.js.
+const language = document.documentElement.lang.split("-")[0] || "en";
+const tr = globalThis.tr ?? String.raw;
+const PROGRESS = { starts: tr`Python is starting`, imports: tr`The scheduler is loading` };
+/** Where what has texts lies: beside the English page for its own, else in a folder below. */
+export const folder = language === "en" ? "" : `${language}/`;
 
 /** Python in a web worker. The worker's files are beside this one. */
 class WorkerEngine {
   #worker; #waiting = new Map(); #next = 0; #onState;
 
-  /** onState is told each state in words: "Python starts", ..., "ready", "busy". */
+  /** onState is told each state, "ready" and "busy" as such and others in words; and true if it is the last. */
   constructor(onState = () => {}) {
     this.#onState = onState;
     this.#start();
@@ -14,10 +20,10 @@ class WorkerEngine {
 
   #start() {
     this.ready = new Promise((resolve, reject) => {
-      this.#worker = new Worker(new URL("worker.js", import.meta.url), { type: "module" });
-      this.#worker.onerror = event => this.#fail(reject, event.message || "a file is missing");
+      this.#worker = new Worker(new URL(folder ? `worker.js?lang=${language}` : "worker.js", import.meta.url), { type: "module" });
+      this.#worker.onerror = event => this.#fail(reject, event.message || tr`a file is missing`);
       this.#worker.onmessage = ({ data }) => {
-        if (data.progress) this.#onState(data.progress);
+        if (data.progress) this.#onState(PROGRESS[data.progress]);
         else if (data.failed) this.#fail(reject, data.failed);
         else if (data.ready) { this.#onState("ready"); resolve(); }
         else this.#settle(data.id, data.reply);
@@ -27,8 +33,8 @@ class WorkerEngine {
   }
 
   #fail(reject, why) {
-    this.#onState(`Python did not start: ${why}`);
-    reject(new Error(`Python did not start: ${why}.`));
+    this.#onState(tr`Python did not start: ${why}`, true);
+    reject(new Error(tr`Python did not start: ${why}.`));
   }
 
   #settle(id, reply) {
@@ -43,7 +49,7 @@ class WorkerEngine {
   async ask(request, seconds = SECONDS) {
     try { await this.ready; } catch (error) { return { error: error.message }; }
     return new Promise(resolve => {
-      const id = this.#next++, late = `Stopped after ${seconds} seconds: it did not end.`;
+      const id = this.#next++, late = tr`Stopped after ${seconds} seconds: it did not end.`;
       const timer = setTimeout(() => this.stop(late), 1000 * seconds);
       this.#waiting.set(id, { resolve, timer });
       this.#onState("busy");
@@ -52,7 +58,7 @@ class WorkerEngine {
   }
 
   /** End what runs; all that are asked get the error. What Python had in memory is lost. */
-  stop(error = "Stopped.") {
+  stop(error = tr`Stopped.`) {
     if (!this.#waiting.size) return;
     this.#worker.terminate();
     const stopped = [...this.#waiting.values()];
@@ -81,7 +87,7 @@ class LocalEngine {
     try {
       return await this.#post("answer", { request, seconds });
     } catch (error) {
-      return { error: "The program that serves this page does not answer; start it again." };
+      return { error: tr`The program that serves this page does not answer; start it again.` };
     } finally {
       if (!--this.#waiting) this.#onState("ready");
     }
@@ -93,7 +99,7 @@ class LocalEngine {
 
   async #post(path, body) {
     const headers = { "Content-Type": "application/json" };
-    const answer = await fetch(path, { method: "POST", headers, body: JSON.stringify(body) });
+    const answer = await fetch(folder + path, { method: "POST", headers, body: JSON.stringify(body) });
     return answer.json();
   }
 }

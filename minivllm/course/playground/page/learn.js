@@ -6,12 +6,12 @@ const options = (names, titles = names) =>
   names.map((name, i) => `<option value="${name}">${escape(titles[i])}</option>`).join("");
 const folded = help => Object.entries(help).map(([title, text]) =>
   `<details><summary>${escape(title)}</summary><pre tabindex="0">${escape(text)}</pre></details>`).join("");
-const look = text => /^(passed|right)/.test(text) ? "right" : /^(FAILED|not yet)/.test(text) ? "wrong" : "";
+const look = right => ({ true: "right", false: "wrong" })[right] ?? "";
 
 /** asked: what Python asks. chosen: called when another tab or chapter is open. */
 export function learn(asked, engine, chosen) {
   const opened = new Set(), exercises = new Map(asked.chapters), chapters = [...exercises.keys()];
-  let tab = "play";
+  let tab = "play", linked = "";  // the exercise that a link names
 
   /** Code of a lab or an exercise stays in this browser. */
   const saved = (key, otherwise) => localStorage.getItem(`minivllm-${key}`) ?? otherwise;
@@ -45,13 +45,13 @@ export function learn(asked, engine, chosen) {
 
   // -- labs ---------------------------------------------------------------------------------------
 
-  const labEditor = new Editor($("lab-editor"), "The function of this lab, in Python", "Grade it",
+  const labEditor = new Editor($("lab-editor"), tr`The function of this lab, in Python`, tr`Grade it`,
     async source => {
-      labEditor.say("Python runs…");
+      labEditor.say(tr`Python is running…`);
       const reply = await engine.ask({ call: "grade_lab", name: $("lab-name").value, source,
         seed: Number($("lab-seed").value), kept: kept() }, 30);
       if (reply.error) return labEditor.fail(reply.error, reply.line);
-      labEditor.say(reply.text, look(reply.text));
+      labEditor.say(reply.text, look(reply.right));
       keep(reply.file);
       await showProgress();
     }, code => save(`lab-${$("lab-name").value}`, code));
@@ -105,25 +105,36 @@ export function learn(asked, engine, chosen) {
           `<label><input type="radio" name="question-${i}" value="${letter}"> ${escape(choice)}</label>`)
           .join("") + `<p class="said" role="status"></p></fieldset>`).join("");
   }
+  function showVerdict(choice) {
+    const question = choice.closest("[data-question]"), said = question.querySelector(".said");
+    const { verdicts } = asked.quizzes[$("quiz-chapter").value][question.dataset.question];
+    const { text, right } = verdicts[choice.value];
+    said.textContent = text;
+    said.className = `said ${look(right)}`;
+  }
+  /** A letter for each question, "-" for one without an answer. */
+  const answers = () => [...$("questions").children].map(each => each.querySelector(":checked")?.value ?? "-").join("");
+  function giveAnswers(letters) {
+    for (const [i, letter] of [...letters].entries()) {
+      const choice = [...document.getElementsByName(`question-${i}`)].find(each => each.value === letter);
+      if (!choice) continue;
+      choice.checked = true;
+      showVerdict(choice);
+    }
+  }
   $("quiz-chapter").innerHTML = options(chapters);
   $("quiz-chapter").addEventListener("change", () => { showQuiz(); chosen(); });
-  $("questions").addEventListener("change", event => {
-    const question = event.target.closest("[data-question]"), said = question.querySelector(".said");
-    const { verdicts } = asked.quizzes[$("quiz-chapter").value][question.dataset.question];
-    const { text, right } = verdicts[event.target.value];
-    said.textContent = text;
-    said.className = `said ${right ? "right" : "wrong"}`;
-  });
+  $("questions").addEventListener("change", event => { showVerdict(event.target); chosen(); });
 
   // -- exercises ----------------------------------------------------------------------------------
 
   const drawn = () => ({ name: $("exercise-name").value, seed: Number($("exercise-seed").value) });
-  const exerciseEditor = new Editor($("exercise-editor"), "Your answer, in Python", "Answer",
+  const exerciseEditor = new Editor($("exercise-editor"), tr`Your answer, in Python`, tr`Grade it`,
     async source => {
-      exerciseEditor.say("Python runs…");
+      exerciseEditor.say(tr`Python is running…`);
       const reply = await engine.ask({ call: "grade_exercise", ...drawn(), source }, 30);
       if (reply.error) exerciseEditor.fail(reply.error, reply.line);
-      else exerciseEditor.say(reply.text, look(reply.text));
+      else exerciseEditor.say(reply.text, look(reply.right));
     }, code => save(`exercise-${$("exercise-name").value}`, code));
   async function showExercise() {
     const { name, seed } = drawn();
@@ -137,24 +148,34 @@ export function learn(asked, engine, chosen) {
   function showExercises() {
     const names = exercises.get($("exercise-chapter").value);
     $("exercise-name").innerHTML = options(names, names.map(name => name.split(".")[1]));
+    if (names.includes(linked)) $("exercise-name").value = linked;
     return showExercise();
   }
   $("exercise-chapter").innerHTML = options(chapters);
   $("exercise-chapter").addEventListener("change", () => { showExercises(); chosen(); });
-  for (const id of ["exercise-name", "exercise-seed"]) $(id).addEventListener("change", showExercise);
+  for (const id of ["exercise-name", "exercise-seed"]) $(id).addEventListener("change", () => { showExercise(); chosen(); });
+  $("lab-seed").addEventListener("change", () => chosen());
 
   return {
-    /** Open a tab, of a chapter or a lab if the link names one. */
-    open({ tab, chapter, name }) {
+    /** Open a tab, with what the link names: a chapter, a lab or an exercise, its seed, answers of the quiz. */
+    open({ tab, chapter, name, draw = "0", answers = "" }) {
+      linked = name;
       if (chapter) ["quiz", "exercises"].forEach(each => opened.delete(each));
       for (const id of ["quiz-chapter", "exercise-chapter"]) $(id).value = exercises.has(chapter) ? chapter : "05";
       if (name in asked.labs) $("lab-name").value = name;
+      for (const id of ["lab-seed", "exercise-seed"]) $(id).value = draw;
       choose(TABS.includes(tab) ? tab : "play");
+      if (tab === "quiz" && chapter) giveAnswers(answers);
     },
     /** What is open, as the address says it. */
     get at() {
-      return tab === "play" ? {} : tab === "lab" ? { tab, name: $("lab-name").value }
-        : { tab, chapter: $(tab === "quiz" ? "quiz-chapter" : "exercise-chapter").value };
+      const drawn = id => ($(id).value === "0" ? {} : { draw: $(id).value });
+      if (tab === "lab") return { tab, name: $("lab-name").value, ...drawn("lab-seed") };
+      if (tab === "quiz")
+        return { tab, chapter: $("quiz-chapter").value, ...(/[^-]/.test(answers()) && { answers: answers() }) };
+      if (tab === "exercises") return { tab, chapter: $("exercise-chapter").value,
+        name: $("exercise-name").value, ...drawn("exercise-seed") };
+      return {};
     },
   };
 }

@@ -13,7 +13,7 @@ async function unpacked(text) {
 
 /**
  * The fragment for { workload, engines, axis, code }, as far as they differ from a preset.
- * policy: the code that needs no link. tab: { tab, chapter }, where another tab than Play is open.
+ * policy: the code that needs no link. tab: { tab, chapter, ... }, where another tab than Play is open.
  * place: { engine, step } that is shown.
  */
 export async function toLink({ workload, engines, axis, code }, { preset, policy, tab, place }) {
@@ -49,12 +49,12 @@ export async function fromLink(fragment, presets, policy) {
   let tab = {}, problem = "";
   for (const [key, text] of fields) {
     const [name, setting] = key.split(".");
-    if (["tab", "chapter", "name"].includes(key)) tab[key] = text;
+    if (["tab", "chapter", "name", "draw", "answers"].includes(key)) tab[key] = text;
     else if (key === "axis" && ["steps", "seconds"].includes(text)) settings.axis = text;
     else if (key === "preset" && text === preset.name || key === "at" && at) continue;
     else if (key === "engines" && text === "1") delete settings.engines[2];
     else if (key === "code") {
-      try { settings.code = await unpacked(text); } catch { problem = "The code in this link is damaged, and is left out. "; }
+      try { settings.code = await unpacked(text); } catch { problem = tr`The code in this link is damaged, and is left out.` + " "; }
     } else if (Object.hasOwn(workload, key)) settings.workload[key] = parse(text);
     else if ((name === "1" || name === "2") && setting && Object.hasOwn(engines[1], setting)) {
       settings.engines[name] ??= structuredClone(engines[1]);
@@ -62,6 +62,6 @@ export async function fromLink(fragment, presets, policy) {
     } else unknown.push(key);
   }
   if (unknown.length)
-    problem += `This link has settings that the page does not know: ${unknown.slice(0, 5).join(", ")}. They are left out.`;
+    problem += tr`This link has settings that the page does not know: ${unknown.slice(0, 5).join(", ")}. They are left out.`;
   return { preset, settings, place, tab, problem };
 }

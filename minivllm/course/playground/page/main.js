@@ -1,22 +1,22 @@
 // The page: settings in, results out. Python is asked again whenever a setting has changed.
 import { Controls } from "./controls.js";
 import { Editor } from "./editor.js";
-import { Engine } from "./engine.js";
+import { Engine, folder } from "./engine.js";
 import { learn } from "./learn.js";
 import { fromLink, toLink } from "./link.js";
 import { dock, place, showAxis, showResults, showSteps, whenMoved } from "./results.js";
 
 const PAUSE = 500;  // milliseconds after the last key, before a policy is run
 const QUIET = 150;  // after the last change, before the steps are asked for
-const engine = new Engine(state => {
-  $("python").textContent = state === "ready" ? "Python is ready" : state === "busy" ? "Python runs…"
-    : state + (state.includes("did not") ? "." : "…");
+const engine = new Engine((state, isLast) => {
+  $("python").textContent = state === "ready" ? tr`Python is ready` : state === "busy" ? tr`Python is running…`
+    : isLast ? tr`${state}.` : `${state}…`;
   $("python").className = state === "ready" ? "ready" : "";
   $("stop").hidden = state !== "busy";
 });
-const get = async name => (await fetch(name)).json();
+const get = async name => (await fetch(folder + name)).json();
 const [begin, questions] = [await get("begin.json"), get("questions.json")];
-const editor = new Editor($("policy"), "Your policy, in Python", "Run it", () => {
+const editor = new Editor($("policy"), tr`Your policy, in Python`, tr`Run it`, () => {
   clearTimeout(typing);
   isTrusted = true;
   changed();
@@ -37,7 +37,7 @@ const settings = () => {
 };
 
 function tell(text) {
-  $("error").textContent = text;
+  $("error").textContent = text.replace(/\bEngine ([12]): /, (_, name) => tr`Engine ${name}: `);
   $("error").hidden = !text;
 }
 
@@ -92,7 +92,7 @@ async function askOne({ workload, engines, axis, code }) {
   tell("");
   controls.mark("");
   if (code !== null && !isTrusted) {
-    tell(`${note}This link brings a policy. Read it; “Run it” runs it.`);
+    tell(note + tr`This link contains a policy. Read it, then press “Run it”.`);
     return false;
   }
   $("centre").setAttribute("aria-busy", "true");
@@ -150,7 +150,7 @@ async function open() {
 $("stop").addEventListener("click", () => {
   clearTimeout(typing);
   next = null;
-  engine.stop("Stopped.");
+  engine.stop();
 });
 $("axis").addEventListener("change", () => { keepAddress(); showAxis(controls.read().axis); });
 $("use-policy").addEventListener("click", () => controls.usePolicy());
@@ -158,9 +158,9 @@ $("copy-link").addEventListener("click", async () => {
   const link = location.href.split("#")[0] + await keepAddress();
   try {
     await navigator.clipboard.writeText(link);
-    $("copied").textContent = "Copied: it holds all settings.";
+    $("copied").textContent = tr`Link copied. It holds all settings.`;
   } catch {
-    $("copied").textContent = "The link is in the address bar.";
+    $("copied").textContent = tr`The link is in the address bar.`;
   }
 });
 const fold = isOpen => {
@@ -173,5 +173,7 @@ whenMoved(() => {
   clearTimeout(moving);
   moving = setTimeout(keepAddress, PAUSE);
 });
+for (const link of document.querySelectorAll(".language"))
+  link.addEventListener("click", () => { link.hash = location.hash; });
 addEventListener("hashchange", open);
 await open();

@@ -3,7 +3,7 @@ import { Dock } from "./dock.js";
 import { Timeline } from "./timeline.js";
 
 let reply = null, steps = null, shown = "1", wanted = 0;
-const HEADS = ["", "arrives, ms", "priority", "prompt", "output", "cached", "TTFT, ms", "ends, ms", "preempted"];
+const HEADS = ["", tr`arrives, ms`, tr`priority`, tr`prompt`, tr`output`, tr`cached`, tr`TTFT, ms`, tr`ends, ms`, tr`preempted`];
 const timeline = new Timeline($("chart"), (name, step) => { pause(); choose(name, step); });
 
 /** Show what `run` answered: numbers and timelines. titles: of the runs. focus: the lesson's numbers. */
@@ -98,7 +98,7 @@ function drawNumbers() {
 function drawRequests() {
   const { owners } = reply.runs[shown].timeline;
   const name = index => `<span class="owner-${owners[index].colour} badge">${owners[index].letter}</span>`;
-  $("requests").innerHTML = `<caption>Requests, engine ${shown}</caption><thead><tr>` +
+  $("requests").innerHTML = `<caption>${tr`Requests, engine ${shown}`}</caption><thead><tr>` +
     HEADS.map((head, i) => i ? `<th scope="col">${head}</th>` : "<td></td>").join("") +
     "</tr></thead><tbody>" + reply.runs[shown].requests.map(([index, ...cells]) =>
       `<tr><th scope="row">${name(index)}</th>${cells.map(cell => `<td>${cell}</td>`).join("")}</tr>`)

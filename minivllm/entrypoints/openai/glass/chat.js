@@ -55,7 +55,7 @@ async function readAnswer(answer, lines) {
     }
     if (isAtEnd) requestAnimationFrame(scrollToEnd);
   }
-  throw new Error("The server ended before the answer did.");
+  throw new Error("The server stopped before the answer ended.");
 }
 
 async function ask(text) {
@@ -75,7 +75,7 @@ async function ask(text) {
     lines.forEach((line, i) => reasons[i] === "length" && note(line, `Cut after ${plural(most, "token")}.`));
   } catch (error) {
     const began = lines[0].textContent;
-    const broke = began && error instanceof TypeError ? "The server went away before the answer ended." : inWords(error);
+    const broke = began && error instanceof TypeError ? "The server stopped before the answer ended." : inWords(error);
     note(lines[0], error.name === "AbortError" ? "You stopped it." : broke);
     lines.forEach(line => line.parentNode.classList.add("cut"));
   }

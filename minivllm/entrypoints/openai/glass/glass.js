@@ -54,8 +54,8 @@ function show(picture) {
 
 /** The server's sizes: another one may have been started in its place. */
 function drawSizes({ tokens, seqs, length, small }) {
-  const more = small ? ", small on purpose; <code>--num-gpu-blocks-override</code> for more" : "";
-  $("sizes").innerHTML = `${run.numBlocks} blocks of ${plural(run.blockSize, "slot")}, one of them null${more}. ` +
+  const more = small ? "Few on purpose: <code>--num-gpu-blocks-override</code> gives more. " : "";
+  $("sizes").innerHTML = `${run.numBlocks} blocks of ${plural(run.blockSize, "slot")}, one of them the null block. ${more}` +
     `At most ${plural(tokens, "token")} and ${plural(seqs, "sequence")} a step, ${plural(length, "token")} a request.`;
 }
 

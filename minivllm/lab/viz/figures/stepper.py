@@ -13,6 +13,7 @@ from html import escape
 from types import ModuleType
 from typing import Any
 
+from minivllm.lab.translation import translated
 from minivllm.lab.viz.draw.claim import Mark, wrapped
 from minivllm.lab.viz.draw.figure import Figure
 from minivllm.lab.viz.draw.layout import MARGIN
@@ -78,7 +79,7 @@ class Stepper:
         self._letters = {seq_id: owner.letter for seq_id, owner in owners_of(trace).items()}
         last = len(self.frames) - 1
         self.play = widgets.Play(min=0, max=last, interval=900)
-        self.slider = widgets.IntSlider(min=0, max=last, description="step")
+        self.slider = widgets.IntSlider(min=0, max=last, description=translated("step"))
         self.slider.layout.width = "60%"
         narrow = {"width": "3em"}
         self.back = widgets.Button(description="◀", tooltip="one step back", layout=narrow)
@@ -129,14 +130,16 @@ class Stepper:
     def _queues(self, frame: StepFrame) -> str:
         """ "Running: A and B. Waiting: C. On the host: D."."""
         queues = {
-            "Running": frame.running, "Waiting": frame.waiting, "On the host": frame.swapped,
+            translated("Running"): frame.running, translated("Waiting"): frame.waiting,
+            "On the host": frame.swapped,
             "K and V come": frame.receiving, "K and V are sent": frame.sending,
         }  # fmt: skip
-        return " ".join(
-            f"{name}: {listing([self._letters[seq_id] for seq_id in queue], MAX_NAMED)}."
+        told = (
+            f"{name}{translated(': ')}{listing([self._letters[s] for s in queue], MAX_NAMED)}"
             for name, queue in queues.items()
             if queue
         )
+        return " ".join(translated("#.").replace("#", each) for each in told)
 
     def _items(self, frame: StepFrame) -> str:
         """ "Encoder cache: cat (A and B), dog."; "" if it is empty."""

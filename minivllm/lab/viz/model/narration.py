@@ -1,10 +1,11 @@
-"""Narration: records of a trace as English sentences."""
+"""Narration: records of a trace as sentences. Each clause is one text, for other languages."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
+from minivllm.lab.translation import translated
 from minivllm.lab.viz.draw.palette import Owner
 from minivllm.lab.viz.draw.wording import block_list, count, listing, token_label
 from minivllm.trace.records import (
@@ -139,7 +140,7 @@ class Narration:
             case ItemEncoded(_, seq_id, identifier):
                 self._items["encodes"][self._name(seq_id)].append(identifier)
             case ItemFreed(_, seq_id, identifier):
-                self._items["is done with"][self._name(seq_id)].append(identifier)
+                self._items["frees"][self._name(seq_id)].append(identifier)
             case ItemEvicted(_, identifier):
                 self._evicted_items.append(identifier)
             case Scheduled(_, seq_id):
@@ -175,35 +176,50 @@ class Narration:
 
     def text(self) -> str:
         """All that was noted; "" if there is nothing to tell."""
-        clauses = [_together(self._arrivals, "arrives", "arrive"), *self._moves]
+        arrived = listing(self._arrivals, MAX_NAMED)
+        clauses = [_of(self._arrivals, f"{arrived} arrives", f"{arrived} arrive"), *self._moves]
         clauses += [f"{self._name(s)} does not fit after all" for s in self._freed]
         clauses += [clause for clause, _ in self._chunks[:MAX_NAMED]]
-        if rest := self._chunks[MAX_NAMED:]:
-            tokens = count(sum(num_new for _, num_new in rest), "token")
-            others = count(len(rest), "other")
-            clauses.append(f"{others} {'computes' if len(rest) == 1 else 'compute'} {tokens}")
-        clauses.append(_together(self._decodes, "decodes", "decode"))
-        what = "behind a token on its way"
-        clauses.append(_together(self._ahead, f"decodes {what}", f"decode {what}"))
+        rest = self._chunks[MAX_NAMED:]
+        tokens = count(sum(num_new for _, num_new in rest), "token")
+        others = count(len(rest), "other")
+        clauses.append(_of(rest, f"{others} computes {tokens}", f"{others} compute {tokens}"))
+        names = listing(self._decodes, MAX_NAMED)
+        clauses.append(_of(self._decodes, f"{names} decodes", f"{names} decode"))
+        names = listing(self._ahead, MAX_NAMED)
+        one = f"{names} decodes behind a token on its way"
+        clauses.append(_of(self._ahead, one, f"{names} decode behind a token on its way"))
         clauses += [
-            f"{name} {verb} {listing(items, MAX_NAMED)}{' encoded' * (verb == 'finds')}"
+            _of_items(verb, name, listing(items, MAX_NAMED))
             for verb, by_name in self._items.items()
             for name, items in by_name.items()
         ]
-        if self._evicted_items:
-            verb = "leaves" if len(self._evicted_items) == 1 else "leave"
-            clauses.append(f"{listing(self._evicted_items, MAX_NAMED)} {verb} the encoder cache")
+        items = listing(self._evicted_items, MAX_NAMED)
+        one = f"{items} leaves the encoder cache"
+        clauses.append(_of(self._evicted_items, one, f"{items} leave the encoder cache"))
         clauses += [
             f"{name} leaves {block_list(block_ids)} behind its window"
             for name, block_ids in list(self._left.items())[:MAX_NAMED]
         ]
-        if rest := list(self._left.values())[MAX_NAMED:]:
-            others, blocks = count(len(rest), "other"), count(sum(map(len, rest)), "block")
-            clauses.append(f"{others} {'leaves' if len(rest) == 1 else 'leave'} {blocks} behind")
+        left = list(self._left.values())[MAX_NAMED:]
+        others = count(len(left), "other")
+        blocks = count(sum(map(len, left)), "block")
+        clauses.append(
+            _of(left, f"{others} leaves {blocks} behind", f"{others} leave {blocks} behind")
+        )
         clauses += [*self._copies.values(), self._growth()]
-        clauses.append(_of_blocks(self._evicted, "evicted from the prefix cache to make room"))
-        clauses.append(_of_blocks(self._cached, "known to the prefix cache from now on"))
-        clauses.append(_of_blocks(self._forgotten, "forgotten by the prefix cache"))
+        blocks = block_list(self._evicted)
+        one = f"{blocks} is evicted from the prefix cache to make room"
+        more = f"{blocks} are evicted from the prefix cache to make room"
+        clauses.append(_of(self._evicted, one, more))
+        blocks = block_list(self._cached)
+        one = f"{blocks} is known to the prefix cache from now on"
+        clauses.append(
+            _of(self._cached, one, f"{blocks} are known to the prefix cache from now on")
+        )
+        blocks = block_list(self._forgotten)
+        one = f"{blocks} is forgotten by the prefix cache"
+        clauses.append(_of(self._forgotten, one, f"{blocks} are forgotten by the prefix cache"))
         clauses += [
             f"{name} forks into {listing([name, *children])}, which share its blocks"
             for name, children in self._forks.items()
@@ -216,8 +232,8 @@ class Narration:
         clauses.append(self._draws())
         for reason, ended in self._ends.items():
             clauses += _ends(reason, ended)
-        told = "; ".join(filter(None, clauses))
-        return told and f"{told[0].upper()}{told[1:]}."
+        told = translated("; ").join(filter(None, clauses))
+        return told and translated("#.").replace("#", f"{told[0].upper()}{told[1:]}", 1)
 
     def _note_swap(self, verb: str, seq_id: str, block_ids: Ids, group: int, end: str = "") -> None:
         """Tell it in one clause, also of several KV cache groups."""
@@ -263,59 +279,76 @@ class Narration:
         if num_new == 0:
             did.append("waits for budget")
         elif record.samples and num_new == 1 and start >= seq.num_prompt_tokens:
-            did.append("decodes")
+            did.append(translated("decodes"))
         elif start + num_new > len(seq.token_ids):
             drafts = start + num_new - len(seq.token_ids)
             did.append(f"decodes with {count(drafts, 'draft')}")
         else:
             did.append(_chunk(seq, start, num_new, begins=record.kind != "running"))
-        if did == ["decodes"]:
+        if did == [translated("decodes")]:
             ahead = start >= len(seq.token_ids)
             (self._ahead if ahead else self._decodes).append(name)
         else:
-            self._chunks.append((f"{name} {listing(did)}", num_new))
+            *first, last = did
+            told = f"{translated(', ').join(first)} and {last}" if first else last
+            self._chunks.append((f"{name} {told}", num_new))
 
     def _growth(self) -> str:
         """ "A gets blocks 1 to 3, B block 4 and 2 others 5 blocks"."""
         grown = [(self._name(seq_id), ids) for seq_id, ids in self._grown.items()]
-        parts = [f"{name} {block_list(ids)}" for name, ids in grown[:MAX_NAMED]]
+        parts = [
+            f"{name} {block_list(ids)}" if i else f"{name} gets {block_list(ids)}"
+            for i, (name, ids) in enumerate(grown[:MAX_NAMED])
+        ]
         if rest := grown[MAX_NAMED:]:
             num_blocks = sum(len(ids) for _, ids in rest)
             parts.append(f"{count(len(rest), 'other')} {count(num_blocks, 'block')}")
-        return listing(parts).replace(" ", " gets ", 1)
+        return listing(parts)
 
     def _draws(self) -> str:
         """ "A draws “the”, B “a” and 9 others one each"."""
-        parts = [f"{name} {token}" for name, token in self._drawn[:MAX_NAMED]]
+        parts = [
+            f"{name} {token}" if i else f"{name} draws {token}"
+            for i, (name, token) in enumerate(self._drawn[:MAX_NAMED])
+        ]
         if rest := self._drawn[MAX_NAMED:]:
-            parts.append("1 other" if len(rest) == 1 else f"{len(rest)} others one each")
-        return listing(parts).replace(" ", " draws ", 1)
+            one = count(1, "other")
+            parts.append(one if len(rest) == 1 else f"{len(rest)} others one each")
+        return listing(parts)
 
 
 def _chunk(seq: SequenceState, start: int, num_new: int, begins: bool) -> str:
-    """ "takes 4 of its 12 prompt tokens", or "computes all its 14 tokens again"."""
-    again = len(seq.token_ids) > seq.num_prompt_tokens
-    verb, what, end = ("computes", "tokens", " again") if again else ("takes", "prompt tokens", "")
+    """ "takes 4 of its 12 prompt tokens", or "computes all 14 of its tokens again"."""
     total = len(seq.token_ids)
+    again = total > seq.num_prompt_tokens  # more than a prompt: it had begun to answer
+    if num_new == total == 1:
+        return "takes its only prompt token"
     if num_new == total:
-        part = f"all {total} of its {what}" if total > 1 else "its only prompt token"
-    elif start + num_new == total:
-        part = f"the last{f' {num_new}' if num_new > 1 else ''} of its {total} {what}"
-    else:
-        part = f"{num_new}{'' if begins else ' more'} of its {total} {what}"
-    return f"{verb} {part}{end}"
+        part = f"takes all {total} of its prompt tokens"
+        return f"computes all {total} of its tokens again" if again else part
+    if start + num_new < total and begins:
+        part = f"takes {num_new} of its {total} prompt tokens"
+        return f"computes {num_new} of its {total} tokens again" if again else part
+    if start + num_new < total:
+        part = f"takes {num_new} more of its {total} prompt tokens"
+        return f"computes {num_new} more of its {total} tokens again" if again else part
+    if num_new == 1:
+        part = f"takes the last of its {total} prompt tokens"
+        return f"computes the last of its {total} tokens again" if again else part
+    part = f"takes the last {num_new} of its {total} prompt tokens"
+    return f"computes the last {num_new} of its {total} tokens again" if again else part
 
 
-def _together(names: list[str], singular: str, plural: str) -> str:
-    if not names:
-        return ""
-    return f"{listing(names, MAX_NAMED)} {singular if len(names) == 1 else plural}"
+def _of(told: Sequence, one: str, more: str) -> str:
+    """The clause of one thing, or of more; "" of none."""
+    return (one if len(told) == 1 else more) if told else ""
 
 
-def _of_blocks(block_ids: list[int], what: str) -> str:
-    if not block_ids:
-        return ""
-    return f"{block_list(block_ids)} {'is' if len(block_ids) == 1 else 'are'} {what}"
+def _of_items(verb: str, name: str, items: str) -> str:
+    """What a sequence does with items of the encoder cache."""
+    if verb == "finds":
+        return f"{name} finds {items} encoded"
+    return f"{name} encodes {items}" if verb == "encodes" else f"{name} is done with {items}"
 
 
 def _gives_back(block_ids: Ids) -> str:

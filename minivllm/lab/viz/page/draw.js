@@ -4,7 +4,11 @@
 const $ = id => document.getElementById(id);
 const ESCAPED = { "&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;" };
 const escape = text => String(text).replace(/[&<>"]/g, character => ESCAPED[character]);
-const plural = (number, noun) => `${number} ${noun}${number === 1 ? "" : "s"}`;
+// A page in another language has read words.js before; in English a text is what it says.
+const tr = globalThis.tr ?? String.raw, word = text => globalThis.WORDS?.[text] ?? text;
+/** A number with what it counts, or in its order, where the page's language has a form of its own. */
+const formed = (form, number) => globalThis.WORDS?.[form]?.replace("#", number);
+const plural = (number, noun) => formed(`# ${noun}`, number) ?? `${number} ${noun}${number === 1 ? "" : "s"}`;
 
 // -- frames: each says only what has changed since the one before ---------------------------------
 
@@ -86,15 +90,18 @@ function slots(entry, withTokens) {
   return `<span class="slots" aria-hidden="true">${html}</span>`;
 }
 
-const ordinal = n => n + ((n / 10 | 0) % 10 === 1 ? "th" : ["th", "st", "nd", "rd"][n % 10] || "th");
+const ordinal = n => formed("#th", n) ?? n + ((n / 10 | 0) % 10 === 1 ? "th" : ["th", "st", "nd", "rd"][n % 10] || "th");
+
+/** How a block looks that no request holds. */
+const LOOKS = { null: tr`null`, cached: tr`cached`, free: tr`free` };
 
 /** A block that no request holds and the prefix cache can find: whose it was, and when it is reused. */
 function drawFree(back, block, index, logical, place, group = 0) {
   const { letter, colour } = owner(index);
   const entry = { row: { owner: index, group }, logical, filled: sizeOf(group), inFlight: 0, written: 0 };
+  const said = tr`block ${block}: free, but still cached; ${letter}'s block ${logical}; ${ordinal(place)} in the free queue`;
   return `<div class="owner-${colour} block cached${back}" data-block="${block}" data-was="${letter}" ` +
-    `data-place="${place}" title="block ${block}: free, but still cached; ${letter}'s block ` +
-    `${logical}; ${ordinal(place)} in the free queue"><span class="name">${block}${keyOf(group)}` +
+    `data-place="${place}" title="${said}"><span class="name">${block}${keyOf(group)}` +
     `<span>${ordinal(place)}</span><b>${letter}</b></span>${slots(entry, false)}</div>`;
 }
 
@@ -104,7 +111,7 @@ function drawPool(frame) {
   let used = 0, numSlots = 0, html = "", next = 0;
   for (const block of run.drawn || Array(run.numDrawn).keys()) {
     if (block > next)
-      html += `<p class="fold">${next}–${block - 1} not drawn</p>`;
+      html += `<p class="fold">${tr`${next}–${block - 1} not drawn`}</p>`;
     next = block + 1;
     const entries = held.get(block);
     if (!entries) {
@@ -116,7 +123,7 @@ function drawPool(frame) {
       const cached = frame.cached.has(block);
       const look = block === 0 ? "null" : cached ? "cached" : "free";
       const id = run.dense && block % 10 ? "&nbsp;" : `<span class="id">${block}</span>`;
-      html += `<div class="block ${look}${back}" data-block="${block}" title="block ${block}: ${look}">` +
+      html += `<div class="block ${look}${back}" data-block="${block}" title="${tr`block ${block}: ${LOOKS[look]}`}">` +
         `<span class="name">${id}${block || run.dense ? "" : "<b>null</b>"}</span></div>`;
       continue;
     }
@@ -127,32 +134,31 @@ function drawPool(frame) {
     const shared = entries.length > 1;
     const some = letters.slice(0, 2).join(" ") + (letters.length > 2 ? "…" : "");
     const who = run.dense ? letters[0] : some + (shared ? ` ×${entries.length}` : "");
+    const said = tr`block ${block}, held by ${letters.join(", ")}: ${fullest.filled} filled, ${fullest.written} written of ${plural(sizeOf(fullest.row.group), "slot")}`;
     html += `<div class="owner-${owner(fullest.row.owner).colour} block held` +
       `${shared ? " shared" : ""}${entries.some(entry => entry.isNew) ? " new" : ""}" ` +
       `data-block="${block}" data-owners="${letters.join(" ")}" data-filled="${fullest.filled}" ` +
-      `data-written="${fullest.written}" title="block ${block}, held by ${letters.join(", ")}: ` +
-      `${fullest.filled} filled, ${fullest.written} written of ` +
-      `${plural(sizeOf(fullest.row.group), "slot")}">` +
+      `data-written="${fullest.written}" title="${said}">` +
       `<span class="name">${run.dense ? "" : block + keyOf(fullest.row.group)}<b>${who}</b></span>${slots(fullest, false)}</div>`;
   }
   const cachedAndFree = run.cachedAndFree ?? [...frame.cached].filter(b => !held.has(b)).length;
   const shared = [...held.values()].filter(entries => entries.length > 1).length;
-  const facts = [`${held.size} of ${plural(run.numBlocks - 1, "block")} held`];
-  if (held.size) facts.push(`${used} of their ${numSlots} slots used`);
-  if (shared) facts.push(`${shared} shared`);
-  if (cachedAndFree) facts.push(`${cachedAndFree} free but cached`);
-  if (returned.size) facts.push(`${returned.size} given back by a window`);
-  const left = run.numBlocks - run.numDrawn;
-  if (left) facts.push(`${plural(left, "block")} ${run.drawn ? "" : "never used and "}not drawn`);
+  const facts = [tr`${held.size} of ${plural(run.numBlocks - 1, "block")} held`];
+  if (held.size) facts.push(tr`${used} of their ${numSlots} slots used`);
+  if (shared) facts.push(tr`${shared} shared`);
+  if (cachedAndFree) facts.push(tr`${cachedAndFree} free but cached`);
+  if (returned.size) facts.push(tr`${returned.size} given back by a window`);
+  const left = run.numBlocks - run.numDrawn, numLeft = plural(left, "block");
+  if (left) facts.push(run.drawn ? tr`${numLeft} not drawn` : tr`${numLeft} never used and not drawn`);
   $("pool").innerHTML = html;
   $("pool-facts").textContent = facts.join(" · ");
-  $("pool").setAttribute("aria-label", `Block pool: ${facts.join(", ")}.`);
+  $("pool").setAttribute("aria-label", tr`Block pool: ${facts.join(word(", "))}.`);
 }
 
 /** An entry that a window has left behind; in this step, if it says which block it was. */
 function drawNull(logical, was) {
-  const said = `logical block ${logical} is null: a window has left it behind` +
-    (was ? `, and block ${was} was given back` : "");
+  const said = was ? tr`logical block ${logical} is null: a window has left it behind, and block ${was} was given back`
+    : tr`logical block ${logical} is null: a window has left it behind`;
   return `<li class="entry gone${was ? " back" : ""}" title="${said}"><span class="sr">${said}</span>` +
     `<span class="top" aria-hidden="true"><span>${logical}</span>` +
     `<span>${was ? `${was} ↩` : ""}</span></span></li>`;
@@ -168,17 +174,17 @@ function drawTables(frame) {
     const { letter, id, colour } = owner(row.owner);
     const group = run.groups ? ` <em>${escape(run.groups[row.group].name)}</em>` : "";
     const numNull = row.blocks.filter(block => !block).length;
-    const progress = `${row.computed} computed` +
-      (row.inFlight ? ` + ${row.inFlight} in flight` : "") + (row.scheduled ? ` + ${row.scheduled} now` : "") +
-      ` of ${row.total}`;
+    const sum = tr`${row.computed} computed` + (row.inFlight ? tr` + ${row.inFlight} in flight` : "") +
+      (row.scheduled ? tr` + ${row.scheduled} now` : "");
+    const progress = tr`${sum} of ${row.total}`;
     const entries = row.blocks.map((block, logical) => {
       if (!block) return drawNull(logical, row.left[logical - numNull + row.left.length]);
       const times = held.get(block).length, isNew = logical >= row.firstNew;
       const { filled, inFlight, written } = fill(row, logical);
       const name = `${block}${times > 1 ? ` ×${times}` : ""}`;
-      const said = `<span class="sr">logical block ${logical} is block ${block}` +
-        `${times > 1 ? `, shared by ${times}` : ""}${isNew ? ", new" : ""}, ` +
-        `${filled} slots filled, ${inFlight ? `${inFlight} in flight, ` : ""}${written} written</span>`;
+      const said = `<span class="sr">` + tr`logical block ${logical} is block ${block}` +
+        `${times > 1 ? tr`, shared by ${times}` : ""}${isNew ? tr`, new` : ""}` +
+        tr`, ${filled} slots filled` + (inFlight ? tr`, ${inFlight} in flight` : "") + tr`, ${written} written` + "</span>";
       const top = run.detailed
         ? `<span class="top" aria-hidden="true"><span>${logical}</span>` +
           `<span>→ <span class="physical">${name}</span></span></span>${said}`
@@ -189,19 +195,19 @@ function drawTables(frame) {
     });
     return `<li class="owner-${colour}" data-seq="${escape(id)}"><div class="who">` +
       `${badge(row.owner)} ${escape(id)}${group}<small>${progress}</small></div>` +
-      `<ol aria-label="blocks of ${letter}">${entries.join("")}</ol></li>`;
-  }).join("") + (left ? `<li>and ${plural(left, "sequence")} more</li>` : "") ||
-    "<li>No request holds a block.</li>";
+      `<ol aria-label="${tr`blocks of ${letter}`}">${entries.join("")}</ol></li>`;
+  }).join("") + (left ? `<li>${tr`and ${plural(left, "more sequence")}`}</li>` : "") ||
+    `<li>${tr`No request holds a block.`}</li>`;
 }
 
 function drawQueue(frame) {
-  const names = ["Running", "Waiting", "On the host", "K and V come", "K and V are sent"], most = 48;
+  const names = [tr`Running`, tr`Waiting`, tr`On the host`, tr`K and V come`, tr`K and V are sent`], most = 48;
   $("queue").innerHTML = "<dl>" + frame.queues.map((queue, i) => {
     if (i === 2 && !run.swaps || i > 2 && !run.transfers) return "";
-    const more = queue.length > most ? ` and ${queue.length - most} more` : "";
+    const more = queue.length > most ? tr` and ${queue.length - most} more` : "";
     const chips = queue.slice(0, most).map(index => badge(index, i ? "still" : "")).join("");
     return `<dt>${names[i]}${queue.length ? ` (${queue.length})` : ""}</dt>` +
-      `<dd>${chips || "none"}${more}</dd>`;
+      `<dd>${chips || tr`none`}${more}</dd>`;
   }).join("") + "</dl>";
 }
 
@@ -217,7 +223,7 @@ function fitMarks(frames) {
 }
 
 function drawWords(frame) {
-  $("words").innerHTML = "<dl>" + ["Before", "Plan", "Result"].map((name, i) =>
+  $("words").innerHTML = "<dl>" + [tr`Before`, tr`Plan`, tr`Result`].map((name, i) =>
     frame.words[i] && `<dt>${name}</dt><dd>${escape(frame.words[i])}</dd>`).join("") + "</dl>";
 }
 

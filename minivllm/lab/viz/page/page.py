@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from jinja2 import BaseLoader, ChoiceLoader, Environment, PackageLoader, StrictUndefined
+from jinja2.ext import Extension
 from markupsafe import Markup
 
+from minivllm.lab.translation import TEXTS, of_a_page, translated
 from minivllm.lab.viz.blocks.pool import Pool
 from minivllm.lab.viz.blocks.snapshot import take_snapshot
 from minivllm.lab.viz.draw.palette import COLOURS, ON_PAGES, Owner, owners_of
@@ -116,8 +118,21 @@ def page(
     )
 
 
+class InLanguage(Extension):
+    """Templates of HTML with the texts of the language that is set."""
+
+    def preprocess(self, source: str, name: str | None, filename: str | None = None) -> str:
+        """Return a template's source with other texts."""
+        from minivllm.lab.translation.pages import exchanged_html  # only where a language is set
+
+        return exchanged_html(source, of_a_page) if str(name).endswith(".html") else source
+
+
 def environment(*more: BaseLoader) -> Environment:
-    """Jinja with everything escaped; ``raw(name)`` is one of our own files as it is.
+    """Jinja with everything escaped, in the language that is set.
+
+    In templates ``raw(name)`` is one of our own files as it is, ``lang`` the page's language, and
+    ``words(name, ...)`` the script that comes before these scripts where that is not English.
 
     Args:
         more: where there are further files beside those of this directory.
@@ -129,11 +144,26 @@ def environment(*more: BaseLoader) -> Environment:
         undefined=StrictUndefined,
         trim_blocks=True,
         keep_trailing_newline=True,
+        extensions=[InLanguage] if TEXTS else [],
     )
+
+    def raw(name: str) -> Markup:
+        return Markup(loader.get_source(environment, name)[0])
+
     environment.policies["json.dumps_kwargs"] = JSON
     environment.globals["owner_colours"] = ON_PAGES
-    environment.globals["raw"] = lambda name: Markup(loader.get_source(environment, name)[0])
+    environment.globals["raw"] = raw
+    environment.globals["lang"] = translated("en")
+    environment.globals["words"] = lambda *names: words_script(environment, map(raw, names))
     return environment
+
+
+def words_script(environment: Environment, scripts: Iterable[str]) -> Markup:
+    """Return ``words.js``, with the texts of these scripts."""
+    from minivllm.lab.translation.pages import words  # only where a language is set
+
+    template = environment.get_template("words.js")
+    return Markup(template.render(words=words(scripts, of_a_page)))
 
 
 # -- the frames as JSON ----------------------------------------------------------------------------
@@ -277,12 +307,12 @@ def _numbers(trace: Trace, history: History) -> dict[str, int | str]:
         "tokens computed": history.num_computed,
         "tokens sampled": history.num_sampled,
         "preemptions": history.counts["preempted"],
-        "tokens dropped by them": history.num_discarded,
-        "of them computed again": history.num_recomputed,
+        "tokens dropped": history.num_discarded,
+        "tokens computed again": history.num_recomputed,
         "blocks at the peak": f"{history.peak_blocks} of {history.num_usable_blocks}",
     }
     if wasted := history.counts["wasted"]:
-        numbers["tokens wasted behind an end"] = wasted
+        numbers["tokens wasted after an end"] = wasted
     return numbers
 
 

@@ -5,7 +5,7 @@ let whenShown = () => {};
 
 function show(index) {
   current = clamp(index, 0, frames.length - 1);
-  const frame = frames[current], said = `step ${frame.step} of ${run.numSteps - 1}`;
+  const frame = frames[current], said = tr`step ${frame.step} of ${run.numSteps - 1}`;
   $("slider").value = current;
   $("slider").setAttribute("aria-valuetext", said);
   $("step").textContent = said;
@@ -22,12 +22,12 @@ const indexOf = step => Math.max(0, frames.findLastIndex(frame => frame.step <= 
 function pause() {
   clearInterval(timer);
   timer = null;
-  $("play").textContent = "Play";
+  $("play").textContent = tr`Play`;
   $("words").setAttribute("aria-live", "polite");
 }
 function play() {
   if (current === frames.length - 1) show(0);
-  $("play").textContent = "Pause";
+  $("play").textContent = tr`Pause`;
   $("words").setAttribute("aria-live", "off");  // that is too fast to listen to
   timer = setInterval(() => {
     show(current + 1);

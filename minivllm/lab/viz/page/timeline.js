@@ -1,6 +1,6 @@
 // Timeline: what each request did in each step, of one run or two under one axis. It is drawn for
 // the width that there is. A playhead, hover, zoom by wheel and by keys: W or + in, S or - out, A
-// left, D right. Its look is in timeline.css; it needs `escape` and `plural` of draw.js.
+// left, D right. Its look is in timeline.css; it needs `escape` and the words of draw.js.
 //
 //   timeline = new Timeline(box, onStep, onLook)  box: an element; onStep(name, step, row): a step
 //     was chosen, in that row; onLook(): another part is seen
@@ -11,8 +11,9 @@
 //   timeline.zoom(factor)      sees that much of what is seen now
 //   timeline.range              [from, to] of the axis, null if all is seen; can be set
 const NAMES = 74, AXIS = 22, HEAD = 22, MIN_ROW = 13, MAX_ROW = 40, MIN_LANE = 30, MAX_LANE = 72, SEPARATE = 7;
-const TOLD = { p: "prefill", d: "decode", v: "decode with drafts", w: "waits", i: "runs, but not in this step",
-  r: "K and V come", s: "K and V are sent" };
+const TOLD = { p: tr`prefill`, d: tr`decode`, v: tr`decode with drafts`, w: tr`waiting`,
+  i: tr`running, but not in this step`, r: tr`K and V come`, s: tr`K and V are sent` };
+const LANES = { tokens: tr`tokens`, blocks: tr`blocks` };  // others are kinds of KV cache groups
 const ROUND = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000];
 
 export class Timeline {
@@ -135,12 +136,14 @@ export class Timeline {
     this.#tip.hidden = !found;
     if (!found) return;
     const { timeline } = this.#runs[found.name], { step } = found;
-    const said = [`step ${step}` + (timeline.ms ? ` · ${timeline.ms[step].toPrecision(3)} ms` : "")];
-    for (const [lane, , values, limit] of timeline.lanes) said.push(`${lane}: ${values[step]} of ${limit}`);
+    const said = [tr`step ${step}` + (timeline.ms ? ` · ${timeline.ms[step].toPrecision(3)} ms` : "")];
+    for (const [lane, , values, limit] of timeline.lanes)
+      said.push(tr`${LANES[lane] ?? lane}: ${values[step]} of ${limit}`);
     const row = timeline.rows[found.row];
     const kind = row?.[1][step - row[0]];
-    if (TOLD[kind]) said.push(`${timeline.owners[found.row].letter} ${timeline.owners[found.row].id}: ${TOLD[kind]}${kind === "p" ? ` of ${tokensOf(row, step)}` : ""}` +
-      (row[3].includes(step) ? ", preempted" : "") + (row[4]?.includes(step) ? ", ends" : ""));
+    const does = kind === "p" ? tr`prefill of ${tokensOf(row, step)}` : TOLD[kind];
+    if (does) said.push(`${timeline.owners[found.row].letter} ${timeline.owners[found.row].id}: ${does}` +
+      (row[3].includes(step) ? tr`, preempted` : "") + (row[4]?.includes(step) ? tr`, finished` : ""));
     this.#tip.textContent = said.join("\n");
     const right = found.x > this.#box.clientWidth / 2;
     this.#tip.style.left = right ? "auto" : `${found.x + 14}px`;
@@ -176,8 +179,8 @@ export class Timeline {
   }
 
   #said() {
-    return "Timeline. " + Object.values(this.#runs).map(({ title, timeline }) =>
-      `${title}: ${plural(timeline.rows.length, "request")}, ${plural(timeline.steps, "step")}.`).join(" ");
+    return [tr`Timeline.`, ...Object.values(this.#runs).map(({ title, timeline }) =>
+      tr`${title}: ${plural(timeline.rows.length, "request")}, ${plural(timeline.steps, "step")}.`)].join(" ");
   }
 
   #ticks() {
@@ -187,7 +190,7 @@ export class Timeline {
     return Array.from({ length: Math.max(0, Math.floor((this.#to - first) / every) + 1) }, (_, i) => first + i * every);
   }
   #drawAxis(width, y) {
-    const unit = this.#unit === "steps" ? "step" : "ms", half = unit === "step" ? .5 : 0;
+    const unit = this.#unit === "steps" ? tr`step` : "ms", half = this.#unit === "steps" ? .5 : 0;
     return `<text x="${NAMES - 8}" y="${y - 7}" text-anchor="end">${unit}</text>` + this.#ticks().map(value =>
       this.#x(value + half) > width - 12 ? "" : `<text x="${this.#x(value + half).toFixed(1)}" y="${y - 7}" text-anchor="middle">${value}</text>`).join("");
   }
@@ -254,7 +257,7 @@ export class Timeline {
     let d = `M${NAMES} ${bottom}`;
     for (let step = first; step < last; step++)
       d += `V${(bottom - height * values[step] / peak).toFixed(1)}H${this.#x(edges[step + 1]).toFixed(1)}`;
-    return `<text class="letter" x="${NAMES - 8}" y="${y + 11}" text-anchor="end">${name}</text>` +
+    return `<text class="letter" x="${NAMES - 8}" y="${y + 11}" text-anchor="end">${LANES[name] ?? name}</text>` +
       `<text x="${NAMES - 8}" y="${y + 23}" text-anchor="end">≤ ${peak}</text>` +
       `<path class="lane" clip-path="url(#seen)" d="${d}V${bottom}Z"/>`;
   }
