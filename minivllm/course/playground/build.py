@@ -26,7 +26,7 @@ PAGE = Path(__file__).parent / "page"
 PACKAGE = Path(__file__).parents[2]
 REPORT = PACKAGE / "lab/viz/page"
 SHARED = (
-    "tokens.css", "draw.css", "timeline.css", "dock.css",
+    "tokens.css", "draw.css", "header.css", "timeline.css", "dock.css",
     "draw.js", "stepping.js", "theme.js", "timeline.js", "dock.js",
 )  # fmt: skip
 PYODIDE = "pyodide@314.0.7"
@@ -60,7 +60,8 @@ def page_files(engine: str) -> dict[str, bytes]:
     paths = [*PAGE.iterdir(), *(REPORT / name for name in SHARED)]
     files = {path.name: path.read_bytes() for path in paths}
     page = environment(FileSystemLoader(PAGE)).get_template("index.html")
-    files["index.html"] = page.render(engine=engine).encode()
+    site = {"site": "../"} if engine == "worker" else {}
+    files["index.html"] = page.render(engine=engine, **site).encode()
     for name, content in (("begin", begin()), ("questions", questions())):
         files[f"{name}.json"] = json.dumps(content, separators=(",", ":")).encode()
     return files

@@ -15,7 +15,7 @@ from minivllm.course.playground.settings import YOURS, EngineSettings, Workload,
 from minivllm.lab.sim.result import percentiles
 from minivllm.lab.viz.draw.palette import owners_of
 from minivllm.lab.viz.figures.latency import Latencies, read_latencies
-from minivllm.lab.viz.model.timeline_model import History, read_history
+from minivllm.lab.viz.model.timeline_model import History, TimelineWindow, read_history
 from minivllm.lab.viz.model.times import step_milliseconds
 from minivllm.lab.viz.page.page import owners_to_json, run_to_json
 from minivllm.lab.viz.page.timeline_data import timeline_to_json
@@ -45,11 +45,13 @@ class Served:
         latencies = read_latencies(self.trace, "seconds")
         history = read_history(self.trace)
         priorities = {request.request_id: request.priority for request in self.requests}
+        whole = TimelineWindow.of(history, 0, self.trace.num_steps - 1)
+        milliseconds = step_milliseconds(self.trace, history, "seconds")
         return {
             "numbers": _numbers(latencies, history),
             "requests": _rows(latencies, self.trace, priorities),
             "timeline": {
-                **timeline_to_json(history, step_milliseconds(self.trace, history, "seconds")),
+                **timeline_to_json(whole, history.rows.values(), milliseconds),
                 "owners": owners_to_json(history.owners),
             },
         }

@@ -48,8 +48,8 @@ function fillCard(card, request) {
   const { going, kind, state, tokens, prompt, answers } = request;
   card.request = request;
   card.classList.toggle("going", going);
-  card.firstChild.innerHTML = `${badge(answers[0][0], going ? "" : "still")}client ${card.dataset.client} · ` +
-    `${plural(tokens, "token")} · ${state}`;
+  patch(card.firstChild, [`<span>${badge(answers[0][0], going ? "" : "still")}client ${card.dataset.client} · ` +
+    `${plural(tokens, "token")} · ${state}</span>`]);
   if (card.open) card.lastChild.innerHTML = `<small>${kind}</small><p class="prompt">${escape(prompt)}</p>` +
     answers.map(([index, text]) => `<p>${badge(index)}${escape(text)}</p>`).join("");
 }

@@ -8,12 +8,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from jinja2 import BaseLoader, ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from minivllm import envs
 from minivllm.lab.viz.blocks.pool import Pool
 from minivllm.lab.viz.blocks.snapshot import take_snapshot
 from minivllm.lab.viz.draw.palette import COLOURS, ON_PAGES, Owner, owners_of
@@ -32,6 +34,10 @@ MAX_CHARACTERS = 3_000_000  # of all frames together; of a longer run, not every
 MAX_TOKENS = 20_000  # of more, the slots do not show which they hold
 TOKEN_LENGTH = 6
 MAX_NUMBERED = 400  # blocks; more have no room for their numbers
+WAYS = {  # of the site, as in its own header
+    "Learn": "course.html", "Play": "playground/index.html", "Read the code": "code.html",
+    "Search": "index.html#search", "Get the code": "index.html#get",
+}  # fmt: skip
 JSON = {"ensure_ascii": False, "separators": (",", ":")}
 
 Decode = Callable[[int], str] | None
@@ -87,7 +93,8 @@ def page(
     """
     history = read_history(trace)
     milliseconds = None if waits is None else step_milliseconds(trace, history, "seconds")
-    facts = TimelineWindow.of(history, 0, trace.num_steps - 1).facts
+    whole = TimelineWindow.of(history, 0, trace.num_steps - 1)
+    rows = history.rows.values()
     chart = timeline(trace)
     first, last, packed = _pack(trace, decode, history.owners)
     return (
@@ -109,8 +116,8 @@ def page(
             run={
                 **_constants(trace, history.owners, decode),
                 "frames": packed,
-                "timeline": timeline_to_json(history, milliseconds),
-                "told": facts,
+                "timeline": timeline_to_json(whole, rows, milliseconds),
+                "told": whole.facts,
             },
         )
     )
@@ -132,6 +139,8 @@ def environment(*more: BaseLoader) -> Environment:
     )
     environment.policies["json.dumps_kwargs"] = JSON
     environment.globals["owner_colours"] = ON_PAGES
+    environment.globals["ways"] = WAYS
+    environment.globals["site"] = envs.site_url()
     environment.globals["raw"] = lambda name: Markup(loader.get_source(environment, name)[0])
     return environment
 
@@ -260,10 +269,12 @@ def tokens_to_json(tokens: list[list[int]], decode: Decode) -> dict[str, Any] | 
     if sum(map(len, tokens)) > MAX_TOKENS:
         return None
     labels: dict[str, int] = {}
-    numbers = [
-        [labels.setdefault(token_label(token, decode, TOKEN_LENGTH), len(labels)) for token in ids]
-        for ids in tokens
-    ]
+
+    @cache
+    def number(token: int) -> int:
+        return labels.setdefault(token_label(token, decode, TOKEN_LENGTH), len(labels))
+
+    numbers = [[number(token) for token in ids] for ids in tokens]
     return {"of": numbers, "texts": list(labels), "width": max(map(len, labels), default=0)}
 
 
