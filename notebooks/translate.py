@@ -219,6 +219,7 @@ LABELS_DRAWN = (  # single words of figures, which are names in the code
     "filled", "written", "empty", "in flight", "prefill", "decode", "verify", "idle", "seconds",
     "budget", "usable", "device", "known", "wasted", "padded", "flat", "Queues",
     "Hint", "Solution", "hint", "idea", "solution", "#th",
+    "windows keep only the ends of prompts",
 )  # fmt: skip
 
 

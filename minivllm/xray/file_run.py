@@ -27,6 +27,8 @@ from minivllm.xray.fields import needed
 from minivllm.xray.follow import Following, grown_lines
 from minivllm.xray.format import load_xray
 from minivllm.xray.replay import check_records
+from minivllm.xray.reports import report
+from minivllm.xray.waits_table import waits_table
 
 logger = init_logger(__name__)
 
@@ -167,7 +169,7 @@ def steps_page(run: AttachedRun) -> str:
             return ""
         end = "recorded, ended at" if run.has_ended else "recorded up to"
         title = f"vLLM {run.version}, {end} step {trace.num_steps - 1}"
-        return page(trace, title, None, decode=None)
+        return page(trace, title, None, decode=None, waits=waits_table(report(xray), trace))
     except (OSError, ValueError) as error:  # a line of it is broken
         run.can_step = False
         logger.warning("%s cannot be stepped through: %s", run.path, error)

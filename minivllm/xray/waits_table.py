@@ -8,21 +8,16 @@ from minivllm.lab.viz.draw.palette import owners_of
 from minivllm.lab.viz.draw.wording import count
 from minivllm.lab.viz.page.page import Waits
 from minivllm.trace import Trace
-from minivllm.xray.format import XRay
-from minivllm.xray.reports import counted, report
+from minivllm.xray.reports import Report, counted
 
 
-def waits_table(xray: XRay, trace: Trace) -> Waits:
+def waits_table(found: Report, trace: Trace) -> Waits:
     """Add up each request's waits; those that waited longest come first.
 
     Args:
-        xray: the recording.
+        found: of the recording.
         trace: its steps that are drawn.
-
-    Raises:
-        ValueError: as ``report``.
     """
-    found = report(xray)
     steps: dict[str, Counter] = {}
     seconds: dict[str, Counter] = {}
     for wait in found.walk.waits:
