@@ -10,7 +10,7 @@ from minivllm.lab.translation import translated
 HEADING = re.compile(r'<h([1-4])[^>]* id="([^"]+)"[^>]*>(.*?)</h\1>', re.DOTALL)
 # What is no prose: code, what a cell printed, pictures, the form of the quiz, and how to run it.
 OTHER = re.compile(
-    r'<div data-cell="\d+"></div>|<div class="runs">.*?</div>|<a class="headerlink".*?</a>'
+    r'<div data-cell="\d+"></div>|<div class="runs".*?</div>|<a class="headerlink".*?</a>'
     r"|<(pre|svg|form|dialog|style)\b.*?</\1>",
     re.DOTALL,
 )
