@@ -10,22 +10,27 @@ from pathlib import Path
 from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File
 from mkdocs.utils import get_relative_url
-from pages import guess, lecture, notebook
+from pages import guess, language, lecture, notebook
 from pages.cards import MAP, the_map, with_cards, with_map
 from pages.code import code_page
 from pages.fonts import fetch_fonts
 from pages.glossary import with_entries, with_notes
 from pages.home import home_page
+from pages.language import FOLDER, TAG, is_translated, path_of
 from pages.links import text_of, with_labels, with_lectures
+from pages.messages import words_of_scripts
 from pages.search import sections_of
 from pages.toy import toy
 from pygments.formatters import HtmlFormatter
 
-from minivllm.course.playground.build import build, npm_files
+from minivllm.course.playground.build import NEEDED_BY_PYTHON, build, npm_files
+from minivllm.lab.translation import translated
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent
+NOTEBOOKS = ROOT / "notebooks"
 DIAGRAMS = ROOT / "diagrams"
+THEME = HERE / "pages/theme"
 TOKENS = ROOT / "minivllm/lab/viz/page/tokens.css"
 MINISEARCH = "minisearch@7.2.0"
 LECTURE = re.compile(r"((?:\d\d|A\d)b?)_\w+\.md$|(90)_minutes\.md$")
@@ -44,30 +49,40 @@ PRINT_ON_ONE_PAGE = """
 def on_config(config):
     config.extra["map"] = the_map()
     config.extra["sections"] = []
+    config.extra["half"] = {"tag": TAG, "folder": FOLDER, "words": words_of_scripts()}
+    config.extra["first"] = (config.site_url or "").removesuffix(FOLDER)
+    config.site_description = translated(config.site_description)
+
+
+def on_env(env, config, files):
+    env.globals["_"] = translated
 
 
 def on_files(files, config):
     """Make pages of notebooks; README.md beside them is the page course.html."""
-    course = (ROOT / "notebooks/README.md").read_text(encoding="utf-8")
-    made = {"course.md": course, "code.md": code_page()}
+    course = (NOTEBOOKS / "README.md").read_text(encoding="utf-8")
+    made = {"code.md": code_page()}
     for file in list(files):
-        path = Path(file.abs_src_path)
-        # Jupyter's copies; and siblings in Chinese, which have no pages yet
-        if ".ipynb_checkpoints" in path.parts or file.src_uri.startswith("zh/"):
+        uri, path = file.src_uri, Path(file.abs_src_path)
+        # Jupyter's copies; siblings, which stand in for their sources; and what is at the root
+        is_shared = FOLDER and path.is_relative_to(THEME)
+        if ".ipynb_checkpoints" in path.parts or uri.startswith("zh/") or is_shared:
             files.remove(file)
-        elif path.suffix == ".ipynb":  # which stays beside its page, for readers who have Jupyter
-            made[f"{path.stem}.md"] = notebook.to_markdown(path)
-        elif file.src_uri == "README.md":
+        elif path.suffix in (".ipynb", ".md"):
             files.remove(file)
+            made[page_of(uri)] = language.text_of(uri)
+            if path.suffix == ".ipynb":  # it stays beside its page, for readers who have Jupyter
+                files.append(File.generated(config, uri, abs_src_path=str(path_of(uri))))
     uris = lectures(made)
     running = sum(number in notebook.ON_THEIR_PAGE for number in uris if number != "90")
     made["index.md"] = home_page(minutes_of(course), uris, running, lecture.repository())
     pages = [File.generated(config, uri, content=text) for uri, text in made.items()]
-    assets = {"tokens.css": TOKENS}
+    assets = {} if FOLDER else {"tokens.css": TOKENS}
     assets |= {f"diagrams/{path.name}": path for path in DIAGRAMS.glob("*.svg") if path != MAP}
     pages += [File.generated(config, uri, abs_src_path=str(path)) for uri, path in assets.items()]
     pages.append(File.generated(config, "toy.json", content=toy()))
-    pages.append(File.generated(config, "code.css", content=colours_of_code()))
+    if not FOLDER:
+        pages.append(File.generated(config, "code.css", content=colours_of_code()))
     for page in pages:
         files.append(page)
     all_pages = sorted(file.src_uri for file in files if file.src_uri.endswith(".md"))
@@ -82,6 +97,11 @@ def on_files(files, config):
         {"For teachers": config.extra["teach"]},
     ]
     return files
+
+
+def page_of(uri):
+    """The page that is made of a notebook or a text; README.md beside them is course.html."""
+    return re.sub(r"ipynb$", "md", uri.replace("README.md", "course.md"))
 
 
 def lectures(made):
@@ -114,13 +134,15 @@ def on_page_markdown(markdown, page, config, files):
     """Links lead to pages of this site; what is elsewhere in the repository becomes its text."""
     uri, extra = page.file.src_uri, config.extra
     page.meta["kind"] = kind_of(uri)
+    page.meta["untranslated"] = FOLDER and not is_translated(uri)
     if uri == "index.md":
-        page.meta["title"] = "How an LLM server works, in Python you can read · minivllm"
+        title = translated("How an LLM server works, in Python you can read")
+        page.meta["title"] = f"{title} · minivllm"
     elif uri == "course.md":
         markdown = with_map(with_cards(markdown))
     elif uri == "guide/glossary.md":
         markdown = with_entries(markdown)
-    for folder, title in (("guide", "Guide"), ("teach", "For teachers")):
+    for folder, title in (("guide", translated("Guide")), ("teach", translated("For teachers"))):
         if uri.startswith(f"{folder}/"):
             page.meta["part"] = {"title": title, "uris": extra[folder]}
     if (path := notebook_of(page)) is not None:
@@ -128,14 +150,16 @@ def on_page_markdown(markdown, page, config, files):
         later = dict(zip(uris, [*list(uris)[1:], None], strict=True))[number]
         page.meta["part"] = lecture.part_of(number, uris)
         page.meta["words"] = lecture.words_of(number)
+        page.meta["prefetch"] = NEEDED_BY_PYTHON if notebook.runs_on_its_page(path) else ()
         if later and later != "90":
             page.meta["after"] = uris[later]
-            page.meta["question"] = lecture.question_of(
-                ROOT / "notebooks" / f"{uris[later][:-3]}.ipynb"
-            )
+            page.meta["question"] = lecture.question_of(path_of(f"{uris[later][:-3]}.ipynb"))
         title, rest = markdown.split("\n", 1)
         markdown = f"{title}\n\n{lecture.run_line(path)}\n{rest}"
     markdown = re.sub(r"\]\(((?:\.\./)?)README\.md", r"](\1course.md", markdown)
+    markdown = re.sub(
+        r"\[([^\]]*)\]\(zh/README\.md\)", r'<a href="zh/course.html">\1</a>', markdown
+    )
     markdown = re.sub(r"\]\(([^):]+)\.ipynb", r"](\1.md", markdown)
     inside = "../" if "/" in uri else ""
     markdown = re.sub(r"\]\((?:\.\./)+diagrams/", f"]({inside}diagrams/", markdown)
@@ -165,7 +189,7 @@ def on_page_content(html, page, config, files):
         lambda image: notebook.figure(drawing(image[2])),
         html,
     )
-    folder = Path(page.file.abs_src_path or DIAGRAMS).parent
+    folder = (NOTEBOOKS / page.file.src_uri).parent
     html = re.sub(
         r'<p>(<img alt="[^"]*" src="([\w/]+\.png)" ?/?>)</p>',
         lambda image: notebook.in_box(
@@ -191,8 +215,17 @@ def description_of(html, page, config):
 
 def drawing(name):
     """A picture's SVG; those of notebooks lie beside them."""
-    found = (folder / name for folder in (DIAGRAMS, ROOT / "notebooks/diagrams"))
+    found = (folder / name for folder in (DIAGRAMS, NOTEBOOKS / "diagrams"))
     return next(path for path in found if path.exists()).read_text(encoding="utf-8")
+
+
+def on_post_page(output, page, config):
+    """The playground is one, at the root."""
+    return output.replace("playground/index.html", "../playground/index.html") if FOLDER else output
+
+
+def on_post_template(output_content, template_name, config):
+    return on_post_page(output_content, None, config)
 
 
 def on_post_build(config):
@@ -200,16 +233,26 @@ def on_post_build(config):
     site = Path(config.site_dir)
     found = json.dumps(config.extra["sections"], ensure_ascii=False, separators=(",", ":"))
     (site / "search.json").write_text(found, encoding="utf-8")
+    if FOLDER:
+        return
     try:
         build(site / "playground")
         fetch_fonts(site / "fonts")
+        with_fonts(site / "playground/tokens.css")
         npm_files(MINISEARCH, ["dist/es/index.js"], site)
+        language.build_others(config)
     except ValueError as error:
         raise PluginError(str(error)) from error
     (site / "index.js").rename(site / "minisearch.js")
 
 
+def with_fonts(path):
+    """Give the playground the site's letters; without a site it has the system's."""
+    tokens = path.read_text(encoding="utf-8")
+    path.write_text(f'@import url("../fonts/fonts.css");\n{tokens}', encoding="utf-8")
+
+
 def notebook_of(page):
     """The notebook that a page is made of."""
-    path = ROOT / "notebooks" / f"{page.file.src_uri.removesuffix('.md')}.ipynb"
+    path = path_of(f"{page.file.src_uri.removesuffix('.md')}.ipynb")
     return path if path.is_file() else None

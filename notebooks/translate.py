@@ -1,13 +1,15 @@
-"""Siblings of the notebooks in another language: ``python notebooks/translate.py zh``.
+"""Siblings of notebooks and pages in another language: ``python notebooks/translate.py zh``.
 
-Texts are kept in PO files: ``notebooks/zh/NAME.po`` of a notebook, and ``lab.po`` in the package's
-``lab/locale/zh`` of exercises, figures and quizzes. A message is the English text. So a changed one
-is found by itself: its old translation is kept as fuzzy, and the sibling shows the English text
-until a reader of the language has looked at it. A contributor needs no other language.
+Texts are kept in PO files: ``notebooks/zh/NAME.po`` of a notebook or a Markdown page, ``lab.po`` in
+the package's ``lab/locale/zh`` of exercises, figures and quizzes, and ``.github/pages/zh.po`` of
+what the site says beside them. A message is the English text. So a changed one is found by itself:
+its old translation is kept as fuzzy, and the sibling shows the English text until a reader of the
+language has looked at it. A contributor needs no other language.
 
-1. *extract*: texts of notebooks and modules are written into the PO files;
-2. *build*: ``notebooks/zh/NAME.ipynb``, with the same cells and code, and other texts;
-3. *execute*: the siblings are run in their language.
+1. *extract*: texts of notebooks, pages and modules are written into the PO files;
+2. *build*: ``notebooks/zh/NAME.ipynb``, with the same cells and code, and other texts; or
+   ``notebooks/zh/NAME.md``, of which ``project`` is the sibling of the project's README;
+3. *execute*: the notebooks whose code has changed are run in their language.
 
 ``--check`` writes nothing, fails if 1 or 2 would change a file, and prints the coverage.
 """
@@ -33,8 +35,17 @@ from matplotlib.font_manager import get_font_names
 from nbformat import NotebookNode
 
 HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE))
+SITE = HERE.parent / ".github"
+sys.path[:0] = [str(HERE), str(SITE)]
 from execute import execute  # noqa: E402
+from pages.messages import messages as site_messages  # noqa: E402
+from translate_markdown import (  # noqa: E402
+    NOTICES,
+    english_of,
+    page_messages,
+    translated,
+    with_links,
+)
 
 from minivllm.course.asking.texts import one_line, read_toml  # noqa: E402
 from minivllm.lab.translation.catalogue import KEPT, LOCALE, Catalogue  # noqa: E402
@@ -48,14 +59,10 @@ from minivllm.lab.translation.messages import (  # noqa: E402
 from minivllm.lab.translation.pages import messages_of_page  # noqa: E402
 
 PACKAGE = HERE.parent / "minivllm"
-NOTICES = {  # above an English paragraph: its translation is old, or there is none
-    "zh": ("> 原文已更新，译文待校。", "> 本段尚未翻译。"),
-}
 FONTS = {"zh": {"Noto Sans CJK SC", "Noto Sans CJK JP"}}  # plots are made with one of them
 LABELS = ("title", "mark")  # arguments of figures: texts of any length
 _WORD = re.compile(r"[A-Za-z]{2,}")
 _PIECES = re.compile(r"(```.*?```|\n{2,})", re.DOTALL)
-_LINK = re.compile(r"\]\((?!https?:|#)([^)#]*)")
 
 
 @dataclass(frozen=True)
@@ -144,18 +151,6 @@ def literal(message: Message, text: str) -> str:
     return f'{"f" if fields else ""}"{said}"'
 
 
-def with_links(text: str, language: str) -> str:
-    """A paragraph for a folder below: its links lead to siblings, or up to the English files."""
-
-    def link(match: re.Match[str]) -> str:
-        target = match[1]
-        sibling = HERE / language / target
-        there = sibling.exists() or sibling.with_suffix(".po").exists()
-        return f"]({target if there else f'../{target}'}"
-
-    return _LINK.sub(link, text)
-
-
 def translated_source(cell: NotebookNode, catalogue: Catalogue, language: str) -> str:
     """The source of a sibling's cell: its texts exchanged, nothing else touched."""
     source = cell.source.encode()
@@ -171,7 +166,7 @@ def translated_source(cell: NotebookNode, catalogue: Catalogue, language: str) -
         if message.kind == "string":
             text = literal(message, text)
         elif message.kind == "paragraph":
-            text = with_links(text, language)
+            text = with_links(text, HERE / "NAME.ipynb", language)
         source = source[: message.start] + text.encode() + source[message.end :]
     return source.decode()
 
@@ -324,6 +319,10 @@ class Translation:
         self.is_check = is_check
         self.stale: list[str] = []
 
+    def name_of(self, path: Path) -> str:
+        """The name of a notebook or a page by its PO file: "guide/glossary"."""
+        return path.relative_to(self.folder).with_suffix("").as_posix()
+
     def write(self, path: Path, text: str) -> None:
         """Write a file, or note that it would change."""
         if path.exists() and path.read_text(encoding="utf-8") == text:
@@ -340,37 +339,71 @@ class Translation:
         if not path.exists():
             return Catalogue()
         done, fuzzy, asked = coverage(entries)
-        print(f"{path.name:32} {done:5} of {asked:5} translated, {fuzzy} fuzzy")
+        name = self.name_of(path) if path.is_relative_to(self.folder) else path.name
+        print(f"{name:32} {done:5} of {asked:5} translated, {fuzzy} fuzzy")
         return Catalogue.read(path)
 
     def notebook(self, name: str) -> bool:
         """Extract and build a notebook; True if its sibling must be run."""
         notebook = nbformat.read(HERE / f"{name}.ipynb", as_version=4)
         catalogue = self.extract(self.folder / f"{name}.po", notebook_messages(notebook))
-        try:
-            made = sibling(notebook, catalogue, self.language)
-        except ValueError as error:
-            raise ValueError(f"{self.language}/{name}.po: {error}") from error
+        made = sibling(notebook, catalogue, self.language)
         path = self.folder / f"{name}.ipynb"
+        must_run = True
         if path.exists():
             there = nbformat.read(path, as_version=4)
-            was_run = any(cell.get("outputs") for cell in there.cells)
-            if _sources(there) == _sources(made) and was_run:
+            must_run = not _has_outputs_of(made, there)
+            if not must_run and _sources(there) == _sources(made):
                 return False
         self.stale.append(str(path.relative_to(HERE.parent)))
         if not self.is_check:
             nbformat.write(made, path)
-        return True
+        return must_run
+
+    def page(self, name: str) -> None:
+        """Extract and build a Markdown page."""
+        source = english_of(name)
+        messages = page_messages(source.read_text(encoding="utf-8"))
+        catalogue = self.extract(self.folder / f"{name}.po", messages)
+        self.write(self.folder / f"{name}.md", translated(source, catalogue, self.language))
+
+    def bring_up_to_date(self, name: str) -> bool:
+        """Extract and build a notebook or a page; True if it must be run.
+
+        Raises:
+            ValueError: if there is none, or for a translation that does not fit its message.
+        """
+        try:
+            if (HERE / f"{name}.ipynb").exists():
+                return self.notebook(name)
+            self.page(name)
+        except (ValueError, FileNotFoundError) as error:
+            raise ValueError(f"{self.language}/{name}.po: {error}") from error
+        return False
 
 
 def _sources(notebook: NotebookNode) -> list[tuple]:
     return [(cell.id, cell.source, cell.metadata.get("tags")) for cell in notebook.cells]
 
 
+def _has_outputs_of(made: NotebookNode, there: NotebookNode) -> bool:
+    """Take the outputs of the sibling that is there, if it was run with the same code."""
+    cells, old = (
+        [cell for cell in notebook.cells if cell.cell_type == "code"] for notebook in (made, there)
+    )
+    if [cell.source for cell in cells] != [cell.source for cell in old]:
+        return False
+    if not any(cell.outputs for cell in old):
+        return False
+    for cell, run in zip(cells, old, strict=True):
+        cell.outputs, cell.execution_count = run.outputs, run.execution_count
+    return True
+
+
 def main(
     language: str,
     names: Annotated[
-        list[str] | None, typer.Argument(help="Notebooks; all that have a PO file.")
+        list[str] | None, typer.Argument(help="Notebooks and pages; all that have a PO file.")
     ] = None,
     check: Annotated[bool, typer.Option(help="Write nothing; fail for what is stale.")] = False,
     run: Annotated[bool, typer.Option(help="Run the siblings that have changed.")] = True,
@@ -380,9 +413,10 @@ def main(
         raise typer.BadParameter(f"must be one of {', '.join(NOTICES)}, got {language!r}")
     translation = Translation(language, check)
     translation.extract(LOCALE / language / "lab.po", package_messages())
-    known = sorted(path.stem for path in translation.folder.glob("*.po"))
+    translation.extract(SITE / "pages" / f"{language}.po", site_messages())
+    known = sorted(translation.name_of(path) for path in translation.folder.rglob("*.po"))
     try:
-        changed = [name for name in names or known if translation.notebook(name)]
+        changed = [name for name in names or known if translation.bring_up_to_date(name)]
     except ValueError as error:
         print(error)
         raise typer.Exit(1) from error

@@ -16,6 +16,8 @@ from pygments import highlight
 from pygments.formatters import HtmlFormatter
 from pygments.lexers import PythonLexer
 
+from minivllm.lab.translation import translated
+
 ROOT = Path(__file__).parents[2]
 TITLE = "## Read it in an evening\n"
 FILE = re.compile(r"^\d+\. \[`(.+?)`\]\((minivllm/.+?)\): (.+)$", re.MULTILINE)
@@ -51,15 +53,19 @@ def code_page() -> str:
         f'<li><a href="#{anchor(name)}">{escape(name)}</a></li>' for name, _, _ in files
     )
     return "\n\n".join([
-        "# Read the code",
-        f"A request's way to its tokens in {len(files)} stations, without the code that makes it "
-        "fast. Each shows the lines that matter, and folds the rest of its file. Names are vLLM's; "
-        "those that are defined at a station are links.",
-        TOLD,
+        f"# {translated('Read the code')}",
+        translated(
+            "A request's way to its tokens in {stations} stations, without the code that makes it "
+            "fast. Each shows the lines that matter, and folds the rest of its file. Names are "
+            "vLLM's; those that are defined at a station are links."
+        ).format(stations=len(files)),
+        translated(TOLD),
         f'<ol class="stations">{strip}</ol>',
         *(station(*file) for file in files),
-        "In [Build your own engine](guide/build_your_own.md) you write five of these yourself; "
-        "[the house](guide/house.md) says how the rest is arranged, and why.",
+        translated(
+            "In [Build your own engine](guide/build_your_own.md) you write five of these yourself; "
+            "[the house](guide/house.md) says how the rest is arranged, and why."
+        ),
     ])  # fmt: skip
 
 
@@ -72,15 +78,17 @@ def station(name: str, path: str, what: str) -> str:
     source = (ROOT / path).read_text(encoding="utf-8")
     lines = source.splitlines()
     first, last = place_of(source, OPEN[name])
-    sentence = what[0].upper() + what[1:] + ("" if what.endswith("?") else ".")
+    sentence = translated(sentence_of(what))
     shown = "\n".join(lines[first - 1 : last])
+    place = translated("lines {first} to {last}").format(first=first, last=last)
+    whole = translated("The whole file, {lines} lines").format(lines=len(lines))
     beside = "".join(
         f"<dt>{head}</dt><dd>{text}</dd>"
         for head, text in (
             ("vLLM 0.32", vllm_of(name)),
-            ("Lectures", ", ".join(lectures_of(path))),
-            ("Shown", f"<code>{OPEN[name]}</code>, lines {first} to {last}"),
-            ("In a real step", values_of(name)),
+            (translated("Lectures"), ", ".join(lectures_of(path))),
+            (translated("Shown"), f"<code>{OPEN[name]}</code>, {place}"),
+            (translated("In a real step"), values_of(name)),
         )
         if text
     )
@@ -88,9 +96,14 @@ def station(name: str, path: str, what: str) -> str:
     return (
         f'## {name} {{#{anchor(name)}}}\n\n{sentence}\n\n<div class="station">'
         f'<dl class="beside">{beside}</dl>{numbered(shown, first, path)}'
-        f'<details class="source"><summary>The whole file, {len(lines)} lines</summary>'
+        f'<details class="source"><summary>{whole}</summary>'
         f"{numbered(source, 1, path)}</details></div>"
     ).replace("\n\n\n", "\n\n")
+
+
+def sentence_of(what: str) -> str:
+    """What a station is for, as a sentence."""
+    return what[0].upper() + what[1:] + ("" if what.endswith("?") else ".")
 
 
 def place_of(source: str, name: str) -> tuple[int, int]:
@@ -133,7 +146,7 @@ def vllm_of(name: str) -> str:
     table = (ROOT / "notebooks/guide/vllm-map.md").read_text(encoding="utf-8")
     found = next((row for row in ROW.findall(table) if f"`{name}`" in row[0]), None)
     if found is None or not found[2].strip():
-        return "no counterpart"
+        return translated("no counterpart")
     return re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(found[2], quote=False))
 
 

@@ -4,6 +4,7 @@ import re
 from html import escape
 from pathlib import Path
 
+from minivllm.lab.translation import translated
 from minivllm.utils.toml_data import tomllib
 
 PROJECT = Path(__file__).parents[2] / "pyproject.toml"
@@ -29,5 +30,6 @@ def colab(urls: dict[str, str], name: str) -> str:
     install = f'%pip install "minivllm[notebooks] @ git+{repository[0]}"'
     return (
         f'<a class="colab" href="https://colab.research.google.com/github/{escape(place)}">'
-        f"Open in Colab</a> <span>run there first: <code>{escape(install)}</code></span>"
+        f"{translated('Open in Colab')}</a> "
+        f"<span>{translated('run there first:')} <code>{escape(install)}</code></span>"
     )

@@ -4,6 +4,8 @@ import ast
 import re
 from html import escape
 
+from minivllm.lab.translation import translated
+
 
 def guess_of(source: str) -> str | None:
     """A form for the names that a cell gives a value to; None if the cell does anything else."""
@@ -19,8 +21,9 @@ def guess_of(source: str) -> str | None:
     hint = re.search(r"\s# (?!yours\?)(.+)$", source)
     told = f"<small>{escape(hint[1])}</small>" if hint else ""
     return (
-        f'<form class="guess"><p>Your guess, before you read on:</p>{fields}{told} '
-        '<button type="submit">Show the answer</button> <span role="status"></span></form>'
+        f'<form class="guess"><p>{translated("Your guess, before you read on:")}</p>{fields}{told} '
+        f'<button type="submit">{translated("Show the answer")}</button> '
+        '<span role="status"></span></form>'
     )
 
 
@@ -46,5 +49,6 @@ def with_fold(text: str) -> str:
 
 def folded(html: str) -> str:
     """HTML in which the marks of ``with_fold`` have become a <details>."""
-    html = html.replace("<div data-told></div>", '<details class="told"><summary>Why</summary>')
+    why = f'<details class="told"><summary>{translated("Why")}</summary>'
+    html = html.replace("<div data-told></div>", why)
     return html.replace("<div data-told-end></div>", "</details>")

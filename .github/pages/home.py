@@ -2,7 +2,10 @@
 
 from pathlib import Path
 
+from jinja2 import Template
 from pages.code import files_of_the_evening
+
+from minivllm.lab.translation import translated
 
 ROOT = Path(__file__).parents[2]
 GOLDEN = ROOT / "minivllm/lab/sim/golden"
@@ -30,14 +33,21 @@ def home_page(minutes: dict[str, int], uris: dict[str, str], running: int, repos
         running: lectures that run on their page.
         repository: its address, or "".
     """
+    hours = translated("{hours:.1f} h")
+
+    def time(numbers: tuple[str, ...]) -> float:
+        return sum(minutes[it] for it in numbers) / 60
+
     parts = "".join(
-        f'<li><a href="{uris[numbers[0]].removesuffix(".md")}.html">{title}</a> '
-        f"<small>{' · '.join(numbers)}, {sum(minutes[it] for it in numbers) / 60:.1f} h</small>"
-        f"<span>{able}</span></li>"
+        f'<li><a href="{uris[numbers[0]].removesuffix(".md")}.html">{translated(title)}</a> '
+        f"<small>{' · '.join(numbers)}, {hours.format(hours=time(numbers))}</small>"
+        f"<span>{translated(able)}</span></li>"
         for title, numbers, able in PARTS
     )
-    return PAGE.read_text(encoding="utf-8").format(
-        repository=f'<a href="{repository}">the repository</a>' if repository else "the repository",
+    place = translated("the repository")
+    return Template(PAGE.read_text(encoding="utf-8")).render(
+        _=translated,
+        repository=f'<a href="{repository}">{place}</a>' if repository else place,
         recordings=sum(1 for _ in GOLDEN.rglob("*.json.gz")),
         running=running,
         lectures=len(minutes),

@@ -6,11 +6,15 @@ from pathlib import Path
 
 from pages.colab import colab, project_urls, repository_of
 from pages.glossary import terms
+from pages.language import FOLDER, LANGUAGE, NOTEBOOKS, TAG
 from pages.notebook import number_of, read_cells, runs_on_its_page
 
 from minivllm.course.asking.quiz import QUIZZES
 from minivllm.course.chapters import CHAPTERS
+from minivllm.lab.translation import translated
 
+# A question of a text, in English or in Chinese.
+QUESTION = re.compile(r"(?:^|[.!:)。！：）]\s*)([A-Z][^.!?:]{12,140}\?|[^.!?:。！？：\n]{6,60}？)")
 FIRST = ("Before", "First")  # topics of the lectures that all others need
 
 
@@ -25,25 +29,30 @@ def part_of(number: str, uris: dict[str, str]) -> dict:
     topics = FIRST if topic in FIRST else (topic,)
     found = [it for it in uris if it in CHAPTERS and CHAPTERS[it].topic in topics]
     return {
-        "title": "First steps" if topic in FIRST else topic or "90 minutes",
+        "title": translated("First steps" if topic in FIRST else topic or "90 minutes"),
         "uris": [uris[it] for it in found] or [uris[number]],
     }
 
 
 def run_line(path: Path) -> str:
     """The line below a title: where the lecture runs, and what belongs to it."""
-    number, address = number_of(path), colab(project_urls(), path.name)
-    command = f'pip install -e ".[notebooks]" && jupyter lab --notebook-dir=. notebooks/{path.name}'
+    number, place = number_of(path), path.relative_to(NOTEBOOKS).as_posix()
+    address, speaks = colab(project_urls(), place), f"MINIVLLM_LANG={LANGUAGE} " if FOLDER else ""
+    command = (
+        f'pip install -e ".[notebooks]" && {speaks}jupyter lab --notebook-dir=. notebooks/{place}'
+    )
+    where = translated("in a clone of the repository")
     runner = '<span id="runner"></span>' if runs_on_its_page(path) else ""
-    more = [f'<a href="{path.name}" download>Download the notebook</a>']
+    more = [f'<a href="{path.name}" download>{translated("Download the notebook")}</a>']
     if number in QUIZZES:
         asked = f"playground/index.html#chapter={number}&amp;tab=exercises"
-        more += ['<a href="#quiz">Quiz</a>', f'<a href="{asked}">Exercises</a>']
-        more += [f'<a href="teach/{number}.html">For the teacher</a>']
+        more += [f'<a href="#quiz">{translated("Quiz")}</a>']
+        more += [f'<a href="{asked}">{translated("Exercises")}</a>']
+        more += [f'<a href="teach/{number}.html">{translated("For the teacher")}</a>']
     return (
-        f'<div class="runs">{runner}<p class="command">'
-        f'<code id="command" title="in a clone of the repository">{escape(command)}</code>'
-        f'<button type="button" data-copy="command">Copy</button></p>'
+        f'<div class="runs" lang="{TAG}">{runner}<p class="command">'
+        f'<code id="command" title="{where}">{escape(command)}</code>'
+        f'<button type="button" data-copy="command">{translated("Copy")}</button></p>'
         f"<p>{' '.join(more)} {address}</p></div>"
     )
 
@@ -60,11 +69,12 @@ def words_of(number: str) -> str:
     if not found:
         return ""
     rows = "".join(
-        f'<dt><a href="guide/glossary.html#{it.anchor}">{escape(it.name)}</a> '
-        f'<span lang="zh">{escape(it.chinese)}</span></dt><dd>{escape(it.plain)}</dd>'
+        f'<dt><a href="guide/glossary.html#{it.anchor}">{escape(it.title)}</a> {it.also}</dt>'
+        f"<dd>{escape(it.plain)}</dd>"
         for it in found
     )
-    return f'<section class="words"><b>Words of this lecture</b><dl>{rows}</dl></section>'
+    title = translated("Words of this lecture")
+    return f'<section class="words"><b>{title}</b><dl>{rows}</dl></section>'
 
 
 def quiz_of(number: str) -> str:
@@ -77,7 +87,7 @@ def quiz_of(number: str) -> str:
         for letter, choice in question.choices.items():
             right = question.is_right(letter)
             told = question.because if right else question.wrong[choice]
-            verdict = f"{'Right' if right else 'Not yet'}: {told}"
+            verdict = translated("Right: {told}" if right else "Not yet: {told}").format(told=told)
             mark = " data-right" if right else ""
             choices.append(
                 f'<label><input type="radio" name="q{place}" value="{letter}"{mark} '
@@ -88,7 +98,8 @@ def quiz_of(number: str) -> str:
             f'{"".join(choices)}<p role="status"></p></fieldset>'
         )
     return (
-        f'<h2 id="quiz">Quiz</h2><form class="quiz">{"".join(asked)}'
+        f'<h2 id="quiz" lang="{TAG}">{translated("Quiz")}</h2>'
+        f'<form class="quiz" lang="{TAG}">{"".join(asked)}'
         '<p class="score" role="status"></p></form>'
     )
 
@@ -98,7 +109,7 @@ def question_of(path: Path) -> str:
     for cell in read_cells(path)[1:]:
         text = "".join(cell["source"])
         text = re.sub(r"^#.*$|`|\*|\[|\]\([^)]*\)", "", text, flags=re.MULTILINE)
-        found = re.search(r"(?:^|[.!:)]\s+)([A-Z][^.!?:]{12,140}\?)", text)
+        found = re.search(QUESTION, text)
         if cell["cell_type"] == "markdown" and found:
             return " ".join(found[1].split())
     return ""

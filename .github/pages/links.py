@@ -8,12 +8,14 @@ MANY = rf"{ONE}(?:(?:, | and | or | to ){ONE})*"
 # What is said: "notebooks 05 and 06", "Chapter 13", "[00, 05]", and "notebooks 05 (…) and 06 (…)".
 NAMED = rf"\b(?:[Nn]otebook|[Cc]hapter|[Ll]ecture)s? {MANY}\b"
 NEXT = rf"(?<=\))(?:,|,? and) {ONE}(?= \()"
-SAID = re.compile(rf"{NAMED}|\[{MANY}\]|{NEXT}")
+CHINESE = rf"(?<![\w.]){ONE}(?:(?:、| ?[和到至与] ?){ONE})* ?篇"  # 05、06 和 08 篇
+SAID = re.compile(rf"{NAMED}|\[{MANY}\]|{NEXT}|{CHINESE}")
 # A cell of a column of notebooks, "05, 08"; other columns have numbers of other things.
-OF_NOTEBOOKS = re.compile(r'<td data-label="(?:|[^"]*notebooks?)"')
+OF_NOTEBOOKS = re.compile(r'<td data-label="(?:|[^"]*notebooks?|笔记本|篇)"')
 CELL = re.compile(rf"^{MANY}$")
 TAG = re.compile(r"(<[^>]+>)")
-PLACE = re.compile(r"(?<=[/_.(=])(?=\w)")  # in a name, where a line may end
+# Where a line may end in a name; a file's ending stays with it.
+PLACE = re.compile(r"(?<=[/_.(=])(?=\w)(?!(?:py|sh|md|ya?ml|toml|json|jinja|html|css|js|txt)\b)")
 QUIET = ("a", "code", "pre", "svg", "h1", "button", "form", "summary", "script", "style")
 
 

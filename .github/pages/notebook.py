@@ -15,6 +15,7 @@ from pygments import highlight
 from pygments.formatters import HtmlFormatter
 from pygments.lexers import PythonLexer
 
+from minivllm.lab.translation import translated
 from minivllm.lab.viz.draw.png import dark_png
 
 # Notebooks that run on their page, but for the cells with one of the tags below.
@@ -46,7 +47,7 @@ def runs_on_its_page(path: Path) -> bool:
 def needs_of(cell: dict) -> str | None:
     """What a cell needs that a browser lacks, in words."""
     tags = NEEDS.keys() & set(cell["metadata"].get("tags", ()))
-    return NEEDS[tags.pop()] if tags else None
+    return translated(NEEDS[tags.pop()]) if tags else None
 
 
 def to_markdown(path: Path) -> str:
@@ -95,12 +96,15 @@ def code_cell(cell: dict, number: int, live: bool) -> str:
     if (guess := guess_of(source)) is not None:
         code += guess
     if is_imports(source):
-        code = f'<details class="imports"><summary>Imports</summary>{code}</details>'
+        title = translated("Imports")
+        code = f'<details class="imports"><summary>{title}</summary>{code}</details>'
     needs = needs_of(cell) if live else None
-    note = f'<p class="needs">Needs {needs}. Its stored output:</p>' if needs else ""
+    told = translated("Needs {needs}. Its stored output:").format(needs=needs)
+    note = f'<p class="needs">{told}</p>' if needs else ""
     outputs = f'<div class="outputs">{"".join(map(output, cell["outputs"]))}</div>'
     if is_hidden(cell):
-        outputs = f'<details class="answer"><summary>The output</summary>{outputs}</details>'
+        title = translated("The output")
+        outputs = f'<details class="answer"><summary>{title}</summary>{outputs}</details>'
     kind = "cell" if guess is None else "cell guessing"
     attributes = f'class="{kind}" id="cell-{cell["id"]}" data-number="{number}"'
     if live and not needs:

@@ -5,11 +5,13 @@ import re
 from pages.glossary import terms
 from pages.links import text_of
 
+from minivllm.lab.translation import translated
+
 HEADING = re.compile(r'<h([1-4])[^>]* id="([^"]+)"[^>]*>(.*?)</h\1>', re.DOTALL)
-# What is no prose: code, what a cell printed, pictures, and the form of the quiz.
+# What is no prose: code, what a cell printed, pictures, the form of the quiz, and how to run it.
 OTHER = re.compile(
-    r'<div data-cell="\d+"></div>|<(pre|svg|form|dialog|style)\b.*?</\1>'
-    r'|<a class="headerlink".*?</a>',
+    r'<div data-cell="\d+"></div>|<div class="runs".*?</div>|<a class="headerlink".*?</a>'
+    r"|<(pre|svg|form|dialog|style)\b.*?</\1>",
     re.DOTALL,
 )
 # How much a section counts, by the beginning of its page's address; of any other page, 1.
@@ -48,7 +50,7 @@ def sections_of(html: str, url: str, page: str) -> list[dict]:
 def entries(url: str) -> list[dict]:
     """The glossary's sections: its terms."""
     return [
-        section(f"{url}#{it.anchor}", it.name, "Glossary", it.plain, 3, it.chinese)
+        section(f"{url}#{it.anchor}", it.name, translated("Glossary"), it.plain, 3, it.chinese)
         for it in terms()
     ]
 

@@ -4,9 +4,11 @@ Every run is a real one, computed when the site is built; toy.js only draws them
 """
 
 import json
+import re
 from functools import cache
 
 from minivllm.exercises import make_request
+from minivllm.lab.translation import translated
 from minivllm.lab.viz.draw.palette import ON_PAGES
 from minivllm.lab.viz.model.frames import StepFrame, frames
 from minivllm.sim import dry_run
@@ -15,7 +17,7 @@ BLOCKS = range(10, 25)
 AT_FIRST = 14
 BLOCK_SIZE, BUDGET = 4, 16
 # By letter: the question, its prompt tokens, the step of its arrival, and an answer whose words are
-# its tokens.
+# its tokens. A language without blanks has a bar between the words.
 ASKED = {
     "A": ("What is a block?", 7, 0, "Room for the keys and values of four tokens."),
     "B": ("Why is the first word slow?", 5, 0,
@@ -37,13 +39,18 @@ def toy() -> str:
             "budget": BUDGET,
             "colours": ON_PAGES[: len(ASKED)],
             "asked": [
-                {"letter": letter, "text": text, "answer": answer.split()}
+                {"letter": letter, "text": translated(text), "answer": words(translated(answer))}
                 for letter, (text, _, _, answer) in ASKED.items()
             ],
             "runs": [run(num_blocks) for num_blocks in BLOCKS],
         },
         separators=(",", ":"),
     )
+
+
+def words(answer: str) -> list[str]:
+    """The words of an answer, each with the blank behind it."""
+    return answer.split("|") if "|" in answer else re.findall(r"\S+ ?", answer)
 
 
 def run(num_blocks: int) -> list[dict]:

@@ -15,7 +15,12 @@ PAGES = sorted(
 
 
 def anchor(heading):
-    """GitHub's anchor of a heading: lower case, no punctuation, hyphens for spaces."""
+    """GitHub's anchor of a heading: lower case, no punctuation, hyphens for spaces.
+
+    A translated heading keeps its English one as ``<a id="...">``.
+    """
+    if given := re.search(r'<a id="([^"]+)"></a>$', heading.strip()):
+        return given[1]
     return re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
 
 

@@ -12,7 +12,8 @@ from pathlib import Path
 import nbformat
 import polib
 import pytest
-from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
+from markdown_it import MarkdownIt
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 from minivllm.lab.translation import TEXTS
 from minivllm.lab.translation.catalogue import KEPT, LOCALE, Catalogue, languages
@@ -23,6 +24,7 @@ from minivllm.lab.viz.draw.wording import block_list, count, num_columns, ordina
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "notebooks"))
 import translate
+import translate_markdown
 
 CODE = '''\
 """A docstring of words stays."""
@@ -206,6 +208,153 @@ def test_a_changed_text_is_fuzzy_and_shown_in_english_with_a_notice(tmp_path):
     )
 
 
+def test_a_changed_paragraph_needs_no_run(tmp_path, monkeypatch):
+    """Outputs are the code's: they are kept while it is the same."""
+    monkeypatch.setattr(translate, "HERE", tmp_path)
+    english = deepcopy(NOTEBOOK)
+    nbformat.write(english, tmp_path / "page.ipynb")
+    translation = translate.Translation("zh", is_check=False)
+    (tmp_path / "zh").mkdir()
+    assert translation.notebook("page"), "it is new"
+    made = nbformat.read(tmp_path / "zh/page.ipynb", as_version=4)
+    made.cells[1].outputs = [new_output("stream", text="run")]
+    nbformat.write(made, tmp_path / "zh/page.ipynb")
+    english.cells[0].source = "# Another title"
+    nbformat.write(english, tmp_path / "page.ipynb")
+    assert not translation.notebook("page")
+    made = nbformat.read(tmp_path / "zh/page.ipynb", as_version=4)
+    assert made.cells[0].source.endswith("# Another title")
+    assert made.cells[1].outputs[0].text == "run"
+    english.cells[1].source = "print(2)"
+    nbformat.write(english, tmp_path / "page.ipynb")
+    assert translation.notebook("page")
+
+
+# -- siblings of Markdown pages ---------------------------------------------------------------
+
+PAGE = """\
+# A title of words
+
+A paragraph in two lines, with
+a [link](other.md#place) and `a name of words`.
+
+```bash
+run this   # [stays](other.md)
+```
+
+## A heading below
+
+* an item
+  that goes on
+* `only_a_name`
+
+1. a step, with [a notebook](../00.ipynb)
+
+| term | number | name | 中文 |
+|---|---|---|---|
+| a block | 16 | `a name` | 块（block of words） |
+| 1 | 2 | [03](other.md) | - |
+
+> a quoted line
+
+<!-- a comment stays -->
+"""
+MESSAGES = {
+    "A title of words": [""],
+    "A paragraph in two lines, with a [link](other.md#place) and `a name of words`.": [
+        "a-title-of-words"
+    ],
+    "A heading below": ["a-title-of-words"],
+    "an item that goes on": ["a-heading-below"],
+    "a step, with [a notebook](../00.ipynb)": ["a-heading-below"],
+    "term | number | name": ["a-heading-below"],
+    "a block": ["a-heading-below"],
+    "a quoted line": ["a-heading-below"],
+}
+
+
+@pytest.fixture
+def page(tmp_path, monkeypatch):
+    """A page in a folder of notebooks, of which others have siblings."""
+    monkeypatch.setattr(translate_markdown, "HERE", tmp_path)
+    monkeypatch.setattr(translate_markdown, "README", tmp_path.parent / "README.md")
+    for name in ("guide/page.md", "guide/other.md", "00.ipynb", "zh/00.po"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    (tmp_path / "guide/page.md").write_text(PAGE, encoding="utf-8")
+    return tmp_path / "guide/page.md"
+
+
+def test_texts_of_a_page_are_found_and_exchanged(page):
+    assert translate_markdown.page_messages(PAGE) == MESSAGES
+    texts = {text: " | ".join(f"⟦{cell}⟧" for cell in text.split(" | ")) for text in MESSAGES}
+    made = translate_markdown.translated(page, Catalogue(texts=texts), "zh")
+    assert (
+        made
+        == """\
+# ⟦A title of words⟧
+
+⟦A paragraph in two lines, with a [link](../../guide/other.md#place) and `a name of words`.⟧
+
+```bash
+run this   # [stays](other.md)
+```
+
+## ⟦A heading below⟧ <a id="a-heading-below"></a>
+
+* ⟦an item that goes on⟧
+* `only_a_name`
+
+1. ⟦a step, with [a notebook](../00.ipynb)⟧
+
+| ⟦term⟧ | ⟦number⟧ | ⟦name⟧ | 中文 |
+|---|---|---|---|
+| ⟦a block⟧ | 16 | `a name` | 块（block of words） |
+| 1 | 2 | [03](../../guide/other.md) | - |
+
+> ⟦a quoted line⟧
+
+<!-- a comment stays -->
+"""
+    )
+
+
+def test_what_is_old_or_missing_on_a_page_is_english_below_a_notice(page):
+    texts = dict.fromkeys(["term | number | name", "an item that goes on"], "一 | 二 | 三")
+    texts["A title of words"] = "题目"
+    made = translate_markdown.translated(
+        page, Catalogue(texts=texts, fuzzy={"an item that goes on"}), "zh"
+    )
+    assert made.startswith("# 题目\n\n> 本段尚未翻译。\n\nA paragraph in two lines, with\na")
+    assert "\n> 原文已更新，译文待校。\n\n* an item\n  that goes on\n" in made
+    table = "| 一 | 二 | 三 | 中文 |\n|---|---|---|---|\n| a block | 16 |"
+    assert f"\n> 本段尚未翻译。\n\n{table}" in made
+    assert made.count("尚未翻译") == 5, "one above a table, whatever its rows lack"
+
+
+def test_a_row_has_the_cells_of_its_message(page):
+    catalogue = Catalogue(texts={"term | number | name": "一 | 二"})
+    with pytest.raises(ValueError, match=r"'一 \| 二' has not the 3 cells of 'term \| number"):
+        translate_markdown.translated(page, catalogue, "zh")
+
+
+def test_links_lead_to_siblings_and_a_link_to_a_sibling_leads_back(page):
+    notebooks = page.parents[1]
+    (notebooks.parent / "README.md").touch()
+    (notebooks / "zh/project.md").touch()
+    said = {
+        "[a](../00.ipynb)": "[a](../00.ipynb)",
+        "[a](../../README.md#start)": "[a](../project.md#start)",
+        "[a](other.md)": "[a](../../guide/other.md)",
+        "[a](../guide)": "[a](../../guide)",
+        "[a](../zh/guide/page.md)": "[a](../../guide/page.md)",
+        "[a](../zh/project.md)": "[a](../../../README.md)",
+        "[a](#here) [b](https://c.d/e.md) `[f](other.md)`": None,
+    }
+    for english, text in said.items():
+        assert translate_markdown.with_links(english, page, "zh") == (text or english)
+
+
 # -- what is shipped --------------------------------------------------------------------------
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
@@ -225,6 +374,32 @@ def test_a_sibling_has_the_cells_and_the_code_of_its_notebook(path):
             assert "尚未翻译" not in cell.source, cell.id
 
 
+PAGES = sorted((NOTEBOOKS / "zh").rglob("*.md"))
+
+
+def blocks(path):
+    """The headings, lists, tables and so on of a page, with the code in its fences."""
+    tokens = MarkdownIt("commonmark").enable("table").parse(path.read_text(encoding="utf-8"))
+    return [(it.type, it.tag, it.info, it.type != "inline" and it.content) for it in tokens]
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
+def test_a_page_has_the_blocks_and_the_code_of_the_english_one(path):
+    name = path.relative_to(NOTEBOOKS / "zh").with_suffix("")
+    assert blocks(path) == blocks(translate_markdown.english_of(name.as_posix()))
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
+def test_a_translation_has_the_names_and_addresses_of_its_message(path):
+    for entry in polib.pofile(str(path.with_suffix(".po"))):
+        if entry.msgstr and not entry.fuzzy:
+            said, asked = (
+                sorted(re.findall(r"`[^`]*`|\]\([^)]*\)", text))
+                for text in (entry.msgstr, entry.msgid)
+            )
+            assert said == asked, entry.msgid
+
+
 def test_siblings_and_catalogues_are_what_their_sources_give():
     """``python notebooks/translate.py zh`` brings them up to date, and asks for no Chinese."""
     command = [sys.executable, "notebooks/translate.py", "zh", "--check"]
@@ -232,7 +407,7 @@ def test_siblings_and_catalogues_are_what_their_sources_give():
     assert made.returncode == 0, made.stdout + made.stderr
 
 
-@pytest.mark.parametrize("path", [LOCALE / "zh" / "lab.po", *(NOTEBOOKS / "zh").glob("*.po")])
+@pytest.mark.parametrize("path", [LOCALE / "zh" / "lab.po", *(NOTEBOOKS / "zh").rglob("*.po")])
 def test_a_translation_says_what_its_message_computes(path):
     """Its expressions are the message's; some may be left out if the entry says so (plurals)."""
     for entry in polib.pofile(str(path)):

@@ -264,6 +264,11 @@ def test_search_finds_each_term_in_english_and_in_chinese(page, site):
     assert urls[0].endswith("glossary.html#term-chunked-prefill")
     assert any("/07_chunked" in url for url in urls)
     assert not any("/teach/" in url for url in urls)
+    texts = page.locator("#hits span").all_text_contents()
+    ends = {found[1] for text in texts if (found := re.search(r"(\w+)…$", text))}
+    known = set(re.findall(r"\w+", page.request.get(site + "search.json").text()))
+    assert ends and ends <= known  # no word is cut
+    assert not any("pip install" in text for text in texts)
     page.fill("#query", "前缀缓存")
     expect(page.locator("#hits a").first).to_contain_text("prefix caching")
     page.press("#query", "Enter")
@@ -306,6 +311,29 @@ def test_boxes_of_the_map_and_cards_lead_to_pages(page, site):
 
 
 # -- running ---------------------------------------------------------------------------------------
+
+
+def test_pythons_files_are_there_before_it_is_needed(chromium, site):
+    """The page has asked for all of them; Python starts as the pointer comes to a button."""
+    page = chromium.new_page()
+    page.goto(site + NOTEBOOK)
+    asked = set(page.eval_on_selector_all("link[rel=prefetch]", "all => all.map(it => it.href)"))
+    assert all(page.request.get(url).ok for url in asked)
+    assert page.locator(".running-bar").is_hidden()
+    assert not page.workers
+    needed = set()
+    page.context.on("request", lambda request: needed.add(request.url))
+    with page.expect_worker():
+        page.hover('[aria-label="Run cell 3"]')
+    assert page.locator(".running-bar").is_hidden()  # nothing runs yet
+    page.click('[aria-label="Run cell 3"]')
+    expect(page.locator('[data-number="3"] .tools')).to_contain_text(" s", timeout=SECONDS)
+    of_python = {url for url in needed if "/playground/" in url and "worker.js" not in url}
+    assert of_python == asked
+    assert len(page.workers) == 1
+    page.goto(site + "20_parallelism.html")  # which does not run
+    assert page.locator("link[rel=prefetch]").count() == 0
+    page.close()
 
 
 def test_a_notebook_runs_on_its_page(page, site):

@@ -207,7 +207,7 @@ def test_a_language_that_is_not_there_is_one_sentence(server):
 
 
 def test_beside_a_chinese_page_the_english_one_is_english():
-    """A process has the language of MINIVLLM_LANG; another one's files come from another process."""
+    """A process has the language of MINIVLLM_LANG; other files come from a process of their own."""
     code = (
         "from minivllm.course.playground.texts import files_with_texts as made\n"
         "print(made('local', 'zh')['zh.html'].count('<html lang=\"zh-CN\"'),"

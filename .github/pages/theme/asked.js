@@ -1,8 +1,10 @@
 // Questions of a page: a guess that opens its answer, and the quiz. Neither needs Python.
+import { say } from "./words.js";
+
 for (const form of document.querySelectorAll("form.guess")) form.addEventListener("submit", event => {
   event.preventDefault();
   const inputs = [...form.querySelectorAll("input")];
-  form.querySelector("[role=status]").textContent = `Your guess: ${inputs.map(it => it.value).join(", ")}.`;
+  form.querySelector("[role=status]").textContent = say("Your guess: {values}.", { values: inputs.map(it => it.value).join(", ") });
   const source = inputs.map(({ name, value }) => `${name} = ${value.trim() || "None"}`).join("\n");
   form.dispatchEvent(new CustomEvent("guessed", { bubbles: true, detail: source }));
   let next = form.closest(".cell");
@@ -23,7 +25,7 @@ function judge(input) {
   said.className = "right" in input.dataset ? "right" : "wrong";
   const right = questions.filter(it => it.querySelector("[data-right]:checked")).length;
   const done = questions.filter(it => it.querySelector(":checked")).length;
-  quiz.querySelector(".score").textContent = done ? `${right} of ${questions.length} are right.` : "";
+  quiz.querySelector(".score").textContent = done ? say("{right} of {all} are right.", { right, all: questions.length }) : "";
 }
 
 quiz?.addEventListener("change", ({ target }) => {

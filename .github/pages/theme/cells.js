@@ -1,23 +1,27 @@
 // A notebook that runs on its page: Python starts with the first cell that is run, in a web worker.
 import { highlighted } from "./colours.js";
 import { paint } from "./page.js";
+import { say } from "./words.js";
 
 const SECONDS = 300;  // a cell may take
 const KEY = `cells ${location.pathname}`;  // the reader's changes, kept over a reload
 const kept = () => { try { return JSON.parse(localStorage.getItem(KEY)) ?? {}; } catch { return {}; } };
 const runner = document.querySelector("#runner");
 const bar = Object.assign(document.createElement("div"), { className: "running-bar", hidden: true });
-bar.innerHTML = `<span role="status"></span> <button type="button" class="stop" disabled>Stop</button>`;
+bar.innerHTML = `<span role="status"></span> <button type="button" class="stop" disabled>${say("Stop")}</button>`;
 runner.closest(".runs").after(bar);
-runner.innerHTML = `<button type="button" class="main all">Run all</button>
-  <button type="button" class="reset" hidden>Reset</button>
-  <span role="status">Runs in this page; nothing to install. Change any cell.</span>`;
+runner.innerHTML = `<button type="button" class="main all">${say("Run all")}</button>
+  <button type="button" class="reset" hidden>${say("Reset")}</button>
+  <span role="status">${say("Runs in this page; nothing to install. Change any cell.")}</span>`;
 const state = runner.querySelector("[role=status]"), stop = bar.querySelector(".stop");
 const where = bar.querySelector("[role=status]"), reset = runner.querySelector(".reset");
 // What was highlighted when the page was made keeps its colours when it is printed again.
 const coloured = new Map([...document.querySelectorAll(".listing")].map(
   listing => [listing.textContent.trimEnd(), listing.innerHTML]));
 const cells = [...document.querySelectorAll(".cell[data-runs]")].map(element => new Cell(element));
+const STATES = {  // what the engine tells of itself
+  ready: "", busy: "", "Python is starting": say("Python is starting…"), "The scheduler is loading": say("The scheduler is loading…"),
+};
 let engine = null, said = "";
 
 runner.querySelector(".all").addEventListener("click", () => runUpTo(cells.at(-1)));
@@ -35,15 +39,18 @@ document.addEventListener("guessed", ({ target, detail }) => {
   if (answer && !document.body.classList.contains("running")) runUpTo(answer);
 });
 
+/** Start Python, once: its files are in the browser's cache by now, since the page asks for them. */
 async function start() {
   const { Engine } = await import("./playground/engine.js");
-  engine = new Engine(told => {
-    said = { ready: "", busy: "" }[told] ?? `${told}…`;
+  engine ??= new Engine(told => {
+    said = STATES[told] ?? `${told}…`;
     if (said) where.textContent = said;
     stop.disabled = told !== "busy";
   });
-  await engine.ready.catch(() => {});
 }
+// It starts when the reader comes near a button that runs something.
+for (const near of document.querySelectorAll("#runner, .tools, form.guess"))
+  for (const comes of ["pointerenter", "focusin"]) near.addEventListener(comes, start, { once: true });
 
 /** Run a cell, and first those above it that have not run: it may need their names. */
 async function runUpTo(last) {
@@ -52,11 +59,12 @@ async function runUpTo(last) {
   for (const button of buttons) button.disabled = true;
   bar.hidden = false;
   const begin = performance.now();
-  if (!engine) await start();
+  await start();
+  await engine.ready.catch(() => {});
   const due = [...cells.slice(0, cells.indexOf(last)).filter(cell => !cell.ran), last];
   let done = true;
   for (const cell of due) {
-    where.textContent = said || `Cell ${cells.indexOf(cell) + 1} of ${cells.length}`;
+    where.textContent = said || say("Cell {number} of {all}", { number: cells.indexOf(cell) + 1, all: cells.length });
     if (due.length > 1) cell.element.scrollIntoView({ block: "nearest" });
     if (!(done = await cell.run())) break;
   }
@@ -64,7 +72,8 @@ async function runUpTo(last) {
   document.body.classList.remove("running");
   bar.hidden = true;
   const seconds = ((performance.now() - begin) / 1000).toFixed(0);
-  state.textContent = done ? `Ran ${due.length} of ${cells.length} cells in ${seconds} s.` : "A cell failed: see its output.";
+  state.textContent = done
+    ? say("Ran {ran} of {all} cells in {seconds} s.", { ran: due.length, all: cells.length, seconds }) : say("A cell failed: see its output.");
 }
 
 function Cell(element) {
@@ -73,8 +82,8 @@ function Cell(element) {
   const outputs = element.querySelector(".outputs"), isGuess = element.classList.contains("guessing");
   const tools = document.createElement("p");
   tools.className = "tools";
-  tools.innerHTML = `<button type="button" class="run" aria-label="Run cell ${number}">Run</button>
-    <button type="button" class="edit" aria-label="Change cell ${number}">Change</button>
+  tools.innerHTML = `<button type="button" class="run" aria-label="${say("Run cell {number}", { number })}">${say("Run")}</button>
+    <button type="button" class="edit" aria-label="${say("Change cell {number}", { number })}">${say("Change")}</button>
     <span role="status"></span>`;
   if (!isGuess) code.prepend(tools);
   const told = tools.querySelector("[role=status]"), edit = tools.querySelector(".edit");
@@ -84,7 +93,7 @@ function Cell(element) {
   this.ran = false;
   this.source = original;  // a guess changes it
   this.run = async () => {
-    told.textContent = "running…";
+    told.textContent = say("running…");
     element.classList.add("now");
     const begin = performance.now();
     const reply = await engine.ask({ call: "cell", source: area()?.value ?? this.source, number }, SECONDS);
@@ -96,10 +105,10 @@ function Cell(element) {
     outputs.replaceChildren(...(reply.outputs ?? []).map(draw));
     paint(outputs);
     if (reply.error) {
-      const line = reply.line ? `Line ${reply.line}: ` : "";
+      const line = reply.line ? say("Line {line}: ", { line: reply.line }) : "";
       outputs.append(pre("failed", line + reply.error));
     }
-    told.textContent = reply.error ? "error, see below" : `${seconds.toFixed(1)} s`;
+    told.textContent = reply.error ? say("error, see below") : `${seconds.toFixed(1)} s`;
     return !reply.error;
   };
 
@@ -118,7 +127,7 @@ function Cell(element) {
     } else {
       listing.hidden = true;
       code.insertAdjacentHTML("beforeend", `<div class="highlight editor"><pre aria-hidden="true"></pre><textarea
-        spellcheck="false" autocapitalize="off" wrap="off" aria-label="Code of cell ${number}"></textarea></div>`);
+        spellcheck="false" autocapitalize="off" wrap="off" aria-label="${say("Code of cell {number}", { number })}"></textarea></div>`);
       area().value = text ?? original;
       area().rows = area().value.split("\n").length + 1;
       const below = code.querySelector(".editor pre");  // the same text, in colours
@@ -135,8 +144,8 @@ function Cell(element) {
       if (text === undefined) area().focus();
     }
     this.ran = false;
-    edit.textContent = area() ? "Original" : "Change";
-    edit.setAttribute("aria-label", `${edit.textContent}${area() ? " code of" : ""} cell ${number}`);
+    edit.textContent = area() ? say("Original") : say("Change");
+    edit.setAttribute("aria-label", area() ? say("Original code of cell {number}", { number }) : say("Change cell {number}", { number }));
   };
   tools.querySelector(".run").addEventListener("click", () => runUpTo(this));
   edit.addEventListener("click", () => change());

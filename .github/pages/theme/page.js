@@ -1,5 +1,7 @@
 // Every page: its colours, its search, and what scrolls sideways can be reached with the keyboard.
-const SCROLLS = "pre, .command code, .figure, .map, .table, aside";
+import { say } from "./words.js";
+
+const SCROLLS = "pre, .figure, .map, .table, aside";
 const root = document.documentElement, theme = document.querySelector("#theme");
 
 function reachable() {
@@ -30,15 +32,20 @@ theme.addEventListener("change", () => {
 });
 if (theme.value) paint();
 
-for (const part of document.querySelectorAll("details.part")) part.open = innerWidth >= 1100;
+const half = document.querySelector(".half");  // the same place in the other language
+half.addEventListener("click", () => { half.hash = location.hash; });
+const isWide = matchMedia("(min-width: 68.75em)");  // then the list of the part is beside the text
+const unfold = () => { for (const part of document.querySelectorAll("details.part")) part.open = isWide.matches; };
+isWide.addEventListener("change", unfold);
+unfold();
 for (const button of document.querySelectorAll("button[data-copy]")) button.addEventListener("click", async () => {
   const { textContent } = document.getElementById(button.dataset.copy);
   try {
     await navigator.clipboard.writeText(textContent);
-    button.textContent = "Copied";
+    button.textContent = say("Copied");
   } catch {
     getSelection().selectAllChildren(document.getElementById(button.dataset.copy));
-    button.textContent = "Selected";
+    button.textContent = say("Selected");
   }
 });
 

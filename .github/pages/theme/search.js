@@ -1,11 +1,12 @@
 // Search: an index of all sections, made in the page when it is first opened. Chinese by characters.
 import MiniSearch from "./minisearch.js";
+import { say } from "./words.js";
 
 const base = document.body.dataset.base, at = id => document.getElementById(id);
 const words = text => text.toLowerCase().match(/[a-z0-9]+|[\u3400-\u9fff]/g) ?? [];
-const QUIET = new Set("a an and are do does how i in is it my of on the to what when where which why with".split(" "));
+const QUIET = new Set("a an and are do does how i in is it my of on the to what when where which why with 的 了 吗 呢 是 什 么 怎".split(" "));
 const plain = text => words(text).join(" ");
-const sections = await (await fetch(new URL("search.json", import.meta.url))).json();
+const sections = await (await fetch(`${base}/search.json`)).json();
 const index = new MiniSearch({
   fields: ["title", "chinese", "page", "text"], tokenize: words, processTerm: term => term,
   searchOptions: {
@@ -27,11 +28,19 @@ export function search(query) {
   return [...found.filter(named), ...found.filter(hit => !named(hit))].map(({ id }) => sections[id]);
 }
 
-/** Some words around the first that was asked for. */
-function piece(section, query) {
-  const found = Math.max(0, section.text.toLowerCase().indexOf(words(query)[0]));
-  const from = found < 60 ? 0 : section.text.indexOf(" ", found - 50) + 1;
-  return (from ? "…" : "") + section.text.slice(from, from + 150);
+/** Some whole words around the first that was asked for. */
+function piece({ text }, query) {
+  const found = Math.max(0, text.toLowerCase().indexOf(words(query)[0]));
+  const from = found < 60 ? 0 : text.indexOf(" ", found - 50) + 1;
+  const end = text.length <= from + 150 ? text.length : text.lastIndexOf(" ", from + 150);
+  const to = end > from + 100 ? end : from + 150;
+  return (from ? "…" : "") + text.slice(from, to) + (to < text.length ? "…" : "");
+}
+
+/** A section's title; a term's in the language of the page first. */
+function names({ title, chinese }) {
+  const both = [title, chinese].filter(Boolean);
+  return document.documentElement.lang === "en" ? both : both.reverse();
 }
 
 function show() {
@@ -40,13 +49,13 @@ function show() {
     const item = document.createElement("li"), link = document.createElement("a");
     const part = (name, text) => Object.assign(document.createElement(name), { textContent: text });
     link.href = `${base}/${section.url}`;
-    link.append(part("b", [section.title, section.chinese].filter(Boolean).join(" · ")),
-      part("small", section.page), part("span", piece(section, query)));
+    link.append(part("b", names(section).join(" · ")),
+      part("small", section.page === section.title ? "" : section.page), part("span", piece(section, query)));
     link.addEventListener("click", () => at("finder").close());
     item.append(link);
     return item;
   }));
-  at("found").textContent = !query.trim() ? "" : hits.length ? "" : "Nothing found.";
+  at("found").textContent = !query.trim() ? "" : hits.length ? "" : say("Nothing found.");
 }
 
 at("query").addEventListener("input", show);

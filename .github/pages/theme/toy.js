@@ -1,11 +1,13 @@
 // The toy of the first page: one slider for the memory, one for the time. All runs were computed at build.
+import { say } from "./words.js";
+
 const SECONDS = .7, SVG = "http://www.w3.org/2000/svg";
 const toy = document.querySelector("#toy");
-const { first, low, colours, asked, runs } = await (await fetch(new URL("toy.json", import.meta.url))).json();
+const { first, low, colours, asked, runs } = await (await fetch(`${document.body.dataset.base}/toy.json`)).json();
 toy.insertAdjacentHTML("beforeend", `
-  <label>blocks of memory <input type="range" id="blocks" min="${low}" max="${low + runs.length - 1}" value="${first}"> <output></output></label>
+  <label>${say("blocks of memory")} <input type="range" id="blocks" min="${low}" max="${low + runs.length - 1}" value="${first}"> <output></output></label>
   <div class="chats"></div><div class="lines"></div>
-  <p class="time"><button type="button">Play</button><input type="range" id="time" min="0" value="0" aria-label="Step"><output></output></p>
+  <p class="time"><button type="button">${say("Play")}</button><input type="range" id="time" min="0" value="0" aria-label="${say("Step")}"><output></output></p>
   <div class="pool" role="img"></div><p class="said" role="status"></p>`);
 const at = selector => toy.querySelector(selector), blocks = at("#blocks"), time = at("#time"), button = at("button");
 const solid = i => `--solid: ${colours[i][0]}; --on: ${colours[i][1]}`;
@@ -26,7 +28,7 @@ function draw() {
   }));
   const names = asked.map(({ letter }, i) => `<text x="4" y="${i * ROW + 15}">${letter}</text>`);
   at(".lines").innerHTML = `<svg xmlns="${SVG}" viewBox="0 0 ${LEFT + LONGEST * CELL} ${asked.length * ROW}" role="img"
-    aria-label="Timeline: ${run.length} steps">${names.join("")}${bars.join("")}<rect class="now" y="0" width="${CELL}" height="${asked.length * ROW}"
+    aria-label="${say("Timeline: {steps} steps", { steps: run.length })}">${names.join("")}${bars.join("")}<rect class="now" y="0" width="${CELL}" height="${asked.length * ROW}"
     fill="none" stroke="var(--ink)" stroke-width="2" rx="3"/></svg>`;
   show(Math.min(time.value, run.length - 1));
 }
@@ -34,22 +36,22 @@ function draw() {
 function show(number) {
   const step = run[number], waits = step.done.filter(done => done === "-").length;
   time.value = number;
-  at(".time output").textContent = `step ${number + 1} of ${run.length}`;
+  at(".time output").textContent = say("step {number} of {steps}", { number: number + 1, steps: run.length });
   at(".now").setAttribute("x", LEFT + number * CELL);
   chats.forEach((chat, i) => {
     const { letter, answer } = asked[i], done = step.done[i], said = step.said[i];
     const lost = run.slice(0, +number + 1).findLast(it => it.lost.includes(letter));
     const end = said === answer.length ? "" : done === "-"
-      ? said || lost ? `gave its blocks to ${lost?.to.join(" and ") || "others"}, and waits` : "waits"
-      : done === "." ? "" : said ? "…" : "reads the prompt";
-    chat.querySelector(".answer").innerHTML = `${answer.slice(0, said).join(" ")} <i>${end}</i>`;
+      ? said || lost ? say("gave its blocks to {others}, and waits", { others: lost?.to.join(say(" and ")) || say("others") }) : say("waits")
+      : done === "." ? "" : said ? "…" : say("reads the prompt");
+    chat.querySelector(".answer").innerHTML = `${answer.slice(0, said).join("")} <i>${end}</i>`;
     chat.classList.toggle("lost", done === "-" && !!lost);
   });
   at(".pool").innerHTML = [...step.pool].map(letter => {
     const i = asked.findIndex(it => it.letter === letter);
     return i < 0 ? "<span></span>" : `<span style="${solid(i)}">${letter}</span>`;
   }).join("");
-  at(".pool").setAttribute("aria-label", `${step.pool.replaceAll(".", "").length} of ${blocks.value} blocks are held; ${waits} wait`);
+  at(".pool").setAttribute("aria-label", say("{held} of {all} blocks are held; {waits} wait", { held: step.pool.replaceAll(".", "").length, all: blocks.value, waits }));
   at(".said").textContent = step.words;
 }
 
@@ -60,7 +62,7 @@ function play(on) {
     if (+time.value < run.length - 1) show(+time.value + 1);
     if (+time.value === run.length - 1) play(false);
   }, 1000 * SECONDS) : null;
-  button.textContent = on ? "Pause" : "Play";
+  button.textContent = on ? say("Pause") : say("Play");
 }
 
 blocks.addEventListener("input", draw);
