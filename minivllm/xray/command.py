@@ -9,6 +9,7 @@ from contextlib import suppress
 from copy import copy
 from pathlib import Path
 
+from minivllm.lab.translation import translated
 from minivllm.lab.viz.figures.timeline import timeline
 from minivllm.lab.viz.page.chrome_trace import save_chrome_trace
 from minivllm.lab.viz.page.page import page
@@ -115,7 +116,8 @@ def write_pages(found: Report, folder: Path) -> list[Path]:
     if trace.first_step > 0:
         logger.warning("steps before %d were dropped: only a timeline is drawn.", trace.first_step)
         return paths[:1]
-    title = f"What vLLM {xray.header.get('vllm_version', '?')} did"
+    version = str(xray.header.get("vllm_version", "?"))
+    title = translated("What vLLM # did").replace("#", version)
     text = page(trace, title, outputs=None, decode=None, waits=waits_table(found, trace))
     paths[1].write_text(text, encoding="utf-8")
     save_chrome_trace(trace, paths[2])

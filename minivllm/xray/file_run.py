@@ -17,6 +17,7 @@ from starlette.responses import HTMLResponse, RedirectResponse
 from minivllm.config import CacheConfig, SchedulerConfig
 from minivllm.entrypoints.openai.errors import RequestError, add_handlers
 from minivllm.entrypoints.openai.glass.routes import LOOPBACK, add_glass, same_origin
+from minivllm.lab.translation import translated
 from minivllm.lab.viz.page.page import page
 from minivllm.logger import init_logger
 from minivllm.trace.records import Record
@@ -167,8 +168,8 @@ def steps_page(run: AttachedRun) -> str:
         trace = of_ended_steps(xray.trace)
         if trace.num_steps == 0:
             return ""
-        end = "recorded, ended at" if run.has_ended else "recorded up to"
-        title = f"vLLM {run.version}, {end} step {trace.num_steps - 1}"
+        end = "recorded, ended at step #" if run.has_ended else "recorded up to step #"
+        title = f"vLLM {run.version}, {translated(end).replace('#', str(trace.num_steps - 1))}"
         return page(trace, title, None, decode=None, waits=waits_table(report(xray), trace))
     except (OSError, ValueError) as error:  # a line of it is broken
         run.can_step = False

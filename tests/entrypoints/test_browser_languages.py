@@ -189,3 +189,102 @@ def test_the_chinese_playground_is_laid_out_and_accessible(chromium, local, widt
         assert page.evaluate("document.documentElement.scrollWidth") == width
         assert not serious(page)
     page.close()
+
+
+# -- reports, the stepper, and the glass -------------------------------------------------------
+
+REPORTS = """
+import sys
+from pathlib import Path
+from minivllm.lab.sim import dry_run
+from minivllm.lab.viz import save_html, stepper
+from minivllm.xray.command import write_pages
+from minivllm.xray.reports import report
+from minivllm.xray.shipped import shipped_run
+
+folder = Path(sys.argv[1])
+trace = dry_run([(9, 6), (6, 5), (5, 10)], num_blocks=9, block_size=4)
+save_html(trace, folder / "run.html")
+write_pages(report(shipped_run()), folder)
+walk = stepper(trace)
+said = [walk.slider.description, walk.back.tooltip, walk.forward.tooltip]
+for step in range(trace.num_steps):
+    walk.slider.value = step
+    said += [walk.words.value, walk.picture.value]
+(folder / "stepper.html").write_text('<html lang="xx">' + "".join(said))
+"""
+
+
+@pytest.fixture(scope="module")
+def reports(pseudo, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("reports")
+    command = [sys.executable, "-c", REPORTS, str(folder)]
+    subprocess.run(command, env={**pseudo, "MINIVLLM_LANG": "xx"}, check=True)
+    return folder
+
+
+@pytest.mark.parametrize("name", ["run", "xray"])
+def test_a_report_says_nothing_that_is_not_in_the_catalogue(chromium, reports, name):
+    page = chromium.new_page(viewport={"width": 1440, "height": 900})
+    page.goto((reports / f"{name}.html").as_uri())
+    expect(page.locator("#step")).to_have_text(re.compile("⟦step 0 of"))
+    assert page.title().startswith("⟦")
+    for step in (4, 60, 200):
+        page.evaluate(f"location.hash = 'step={step}'")
+        page.hover("#chart", position={"x": 300, "y": 60})
+        for tab in page.get_by_role("tab").all():
+            tab.click()
+            assert_all_in_brackets(page)
+    page.close()
+
+
+def test_the_stepper_says_nothing_that_is_not_in_the_catalogue(chromium, reports):
+    page = chromium.new_page()
+    page.goto((reports / "stepper.html").as_uri())
+    assert page.text_content("body").count("⟦") > 30
+    assert_all_in_brackets(page, "length")
+    page.close()
+
+
+GLASS = """
+import sys
+from minivllm.entrypoints.openai.background import BackgroundServer
+
+words = ["--glass", "--num-gpu-blocks-override", "61", "--block-size", "16", "embedded"]
+with BackgroundServer(*words, "--max-model-len", "512") as server:
+    print(server.url, flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def glass(pseudo):
+    """The page behind glass in that language, of a small server."""
+    variables = {**pseudo, "MINIVLLM_LANG": "xx"}
+    server = subprocess.Popen([sys.executable, "-c", GLASS], env=variables, text=True,
+                              stdin=subprocess.PIPE, stdout=subprocess.PIPE)  # fmt: skip
+    yield f"{server.stdout.readline().strip()}/glass"
+    server.communicate("")
+
+
+def test_the_glass_says_nothing_that_is_not_in_the_catalogue(chromium, glass):
+    page = chromium.new_page(viewport={"width": 1440, "height": 900})
+    page.goto(glass)
+    expect(page.locator("#numbers dt").first).to_have_text("⟦steps⟧", timeout=SECONDS)
+    page.fill("#most", "3")
+    page.fill("#text", "1")
+    page.press("#text", "Enter")
+    expect(page.locator("#talk small")).to_have_text("⟦Cut after ⟦3 token⟧.⟧", timeout=SECONDS)
+    page.click("#pause")
+    expect(page.locator("#state")).to_have_text("⟦paused⟧", timeout=SECONDS)
+    page.click("#fill")
+    page.click("#one-step")
+    expect(page.locator("#words")).to_contain_text("⟦", timeout=SECONDS)
+    page.locator("#talk summary").first.click()
+    page.evaluate(
+        "document.querySelectorAll('#talk .prompt, #talk .prompt ~ p').forEach(p => p.remove())"
+    )
+    answers = page.locator("#talk > p span:last-child").all_text_contents()
+    assert_all_in_brackets(page, "embedded", *filter(None, answers))
+    page.click("#resume")
+    page.close()

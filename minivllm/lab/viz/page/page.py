@@ -62,6 +62,14 @@ class Waits:
     rows: list[dict[str, Any]]
 
 
+def sum_of_waits(num_waited: int, num_requests: int, num_steps: int, why: str) -> str:
+    """The summary of ``Waits``; ``why`` counts the steps of each cause."""
+    if not num_waited:
+        return f"{count(num_requests, 'request')}, and none waited."
+    waited = f"{num_waited} of {count(num_requests, 'request')} waited"
+    return f"{waited}, together {count(num_steps, 'step')}: {why}."
+
+
 def save_html(
     trace: Trace,
     path: str | Path,
