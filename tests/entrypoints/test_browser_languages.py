@@ -219,7 +219,7 @@ for step in range(trace.num_steps):
 def reports(pseudo, tmp_path_factory):
     folder = tmp_path_factory.mktemp("reports")
     command = [sys.executable, "-c", REPORTS, str(folder)]
-    subprocess.run(command, env={**pseudo, "MINIVLLM_LANG": "xx"}, check=True)
+    subprocess.run(command, env={**pseudo, "MINIVLLM_LANG": "xx"}, cwd=folder, check=True)
     return folder
 
 
@@ -250,7 +250,7 @@ GLASS = """
 import sys
 from minivllm.entrypoints.openai.background import BackgroundServer
 
-words = ["--glass", "--num-gpu-blocks-override", "61", "--block-size", "16", "embedded"]
+words = ["--glass", "--num-gpu-blocks-override", "61", "--block-size", "16", "--served-model-name", "minivllm"]
 with BackgroundServer(*words, "--max-model-len", "512") as server:
     print(server.url, flush=True)
     sys.stdin.read()
@@ -258,12 +258,13 @@ with BackgroundServer(*words, "--max-model-len", "512") as server:
 
 
 @pytest.fixture
-def glass(pseudo):
+def glass(pseudo, tmp_path):
     """The page behind glass in that language, of a small server."""
     variables = {**pseudo, "MINIVLLM_LANG": "xx"}
-    server = subprocess.Popen([sys.executable, "-c", GLASS], env=variables, text=True,
+    server = subprocess.Popen([sys.executable, "-c", GLASS], env=variables, cwd=tmp_path, text=True,
                               stdin=subprocess.PIPE, stdout=subprocess.PIPE)  # fmt: skip
-    yield f"{server.stdout.readline().strip()}/glass"
+    address = next(line for line in server.stdout if line.startswith("http"))
+    yield f"{address.strip()}/glass"
     server.communicate("")
 
 

@@ -326,11 +326,11 @@ def tokens_to_json(tokens: list[list[int]], decode: Decode) -> dict[str, Any] | 
 
 def _numbers(trace: Trace, history: History) -> dict[str, int | str]:
     numbers: dict[str, int | str] = {
-        "requests": len(trace.request_ids),
-        "steps": len(history.steps),
+        translated("requests"): len(trace.request_ids),
+        translated("steps"): len(history.steps),
         "tokens computed": history.num_computed,
         "tokens sampled": history.num_sampled,
-        "preemptions": history.counts["preempted"],
+        translated("preemptions"): history.counts["preempted"],
         "tokens dropped": history.num_discarded,
         "tokens computed again": history.num_recomputed,
         "blocks at the peak": f"{history.peak_blocks} of {history.num_usable_blocks}",
