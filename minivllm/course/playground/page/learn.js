@@ -48,14 +48,25 @@ export function learn(asked, engine, chosen) {
   const labEditor = new Editor($("lab-editor"), "The function of this lab, in Python", "Grade it",
     async source => {
       labEditor.say("Python runs…");
+      showShare();
       const reply = await engine.ask({ call: "grade_lab", name: $("lab-name").value, source,
         seed: Number($("lab-seed").value), kept: kept() }, 30);
       if (reply.error) return labEditor.fail(reply.error, reply.line);
       labEditor.say(reply.text, look(reply.text));
+      showShare(reply.equal, Number($("lab-seed").value) ? "the engine's" : "vLLM's");
       keep(reply.file);
       await showProgress();
     }, code => save(`lab-${$("lab-name").value}`, code));
+  /** At how many of a lab's steps the code is right. */
+  function showShare(share, whose) {
+    $("lab-share").hidden = !share;
+    if (!share) return;
+    $("lab-steps").max = share[1];
+    $("lab-steps").value = share[0];
+    $("lab-equal").textContent = `${share[0]} of ${plural(share[1], "step")} equal ${whose}`;
+  }
   async function showLab() {
+    showShare();
     const { task, stub } = asked.tasks[$("lab-name").value];
     $("lab-task").textContent = task;
     labEditor.code = saved(`lab-${$("lab-name").value}`, stub);
