@@ -53,7 +53,7 @@ def bracketed(chromium, pseudo, tmp_path):
 
 def test_the_playground_says_nothing_that_is_not_in_the_catalogue(bracketed):
     page = bracketed
-    expect(page.locator("#step")).to_have_text("⟦step 7 of 44⟧", timeout=SECONDS)
+    expect(page.locator("#step")).to_have_text("⟦step 7 of 0–44⟧", timeout=SECONDS)
     page.evaluate("document.getElementById('settings-part').open = true")
     labs = [name.split(": ")[1] for name in page.locator("#lab-name option").all_text_contents()]
     for tab in ("#dock-pool", "#dock-tables", "#dock-numbers", "#dock-policy"):
@@ -125,11 +125,11 @@ def test_the_switch_keeps_what_the_reader_has_set(chromium, local):
     page.goto(local.url)
     assert page.evaluate("document.documentElement.lang") == "en"
     page.select_option("#presets", "own-policy")
-    expect(page.locator("#step")).to_have_text("step 30 of 154", timeout=SECONDS)
+    expect(page.locator("#step")).to_have_text("step 30 of 0–154", timeout=SECONDS)
     page.fill("#policy textarea", page.input_value("#policy textarea") + "# mine\n")
     page.check("#axis [value=seconds]")
     page.press("#slider", "End")
-    expect(page.locator("#step")).to_have_text("step 154 of 154")
+    expect(page.locator("#step")).to_have_text("step 154 of 0–154")
     page.click("#tab-lab")
     page.select_option("#lab-name", "cap")
     page.fill("#lab-editor textarea", "x = 5")
@@ -176,7 +176,7 @@ def test_the_switch_keeps_what_the_reader_has_set(chromium, local):
 def test_the_chinese_playground_is_laid_out_and_accessible(chromium, local, width):
     page = chromium.new_page(viewport={"width": width, "height": 900})
     page.goto(local.address("zh"))
-    expect(page.locator("#step")).to_have_text("第 7 / 44 步", timeout=SECONDS)
+    expect(page.locator("#step")).to_have_text("第 7 步（0–44）", timeout=SECONDS)
     for tab in (
         "#dock-pool",
         "#dock-tables",
