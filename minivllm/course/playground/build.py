@@ -21,7 +21,7 @@ from minivllm.course.playground.texts import PAGE, files_with_texts, known_langu
 PACKAGE = Path(__file__).parents[2]
 REPORT = PACKAGE / "lab/viz/page"
 SHARED = (
-    "tokens.css", "draw.css", "timeline.css", "dock.css",
+    "tokens.css", "draw.css", "header.css", "timeline.css", "dock.css",
     "draw.js", "stepping.js", "theme.js", "timeline.js", "dock.js",
 )  # fmt: skip
 PYODIDE = "pyodide@314.0.7"
