@@ -13,6 +13,8 @@ from minivllm.course.grading.scenarios import Scenario, scenarios
 from minivllm.kv.manager import KVCacheManager
 from minivllm.lab.sim.recordings import GOLDEN, load_recording
 from minivllm.lab.sim.replay import replay_steps
+from minivllm.lab.translation import translated
+from minivllm.lab.viz.draw.wording import pad
 
 
 @dataclass(frozen=True)
@@ -25,7 +27,8 @@ class Verdict:
     figure: Any = None
 
     def __str__(self) -> str:
-        return f"{self.outcome:<8} {self.check:<10} {self.text}"
+        outcome = pad(translated(self.outcome), 8)
+        return f"{outcome} {self.check:<10} {self.text}"
 
 
 def verdicts(manager_cls: type[KVCacheManager], seed: int = 0) -> Iterator[Verdict]:

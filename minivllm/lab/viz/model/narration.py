@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable
 
+from minivllm.lab.translation import translated
 from minivllm.lab.viz.draw.palette import Owner
 from minivllm.lab.viz.draw.wording import block_list, count, listing, token_label
 from minivllm.trace.records import (
@@ -49,6 +50,7 @@ WAITS_FOR = {
     "remote_kv": "remote K and V", "in_flight": "its own tokens on their way",
     "input": "more input from its client", "paused": "the end of a pause",
 }  # fmt: skip
+DECODES = translated("decodes")
 MAX_NAMED = 5  # at most as many are told one by one; of more, the first few and how many others
 
 
@@ -91,7 +93,8 @@ class Narration:
         """Take one more record, given the state just before it."""
         match record:
             case RequestAdded(_, request_id, prompt):
-                self._arrivals.append(f"{self._name(request_id)} ({count(len(prompt), 'token')})")
+                tokens = count(len(prompt), "token")
+                self._arrivals.append(translated("{} ({})").format(self._name(request_id), tokens))
             case BlocksFreed(_, seq_id, block_ids) if state.sequences[seq_id].status not in ALIVE:
                 self._moves.append(f"{self._name(seq_id)} gives back {block_list(block_ids)}")
             case BlocksFreed(_, seq_id, block_ids, group):
@@ -104,10 +107,10 @@ class Narration:
                 self._moves.append(f"{self._name(seq_id)} is preempted{self._returns(seq_id)}")
             case SwappedOut(_, seq_id, host_ids, group):
                 end = "" if group else self._returns(seq_id)
-                self._note_swap("is swapped out to host", seq_id, host_ids, group, end=end)
+                self._note_swap("{} is swapped out to host {}", seq_id, host_ids, group, end=end)
             case SwappedIn(_, seq_id, block_ids, group):
                 held = tuple(filter(None, block_ids))
-                self._note_swap("comes back from the host into", seq_id, held, group)
+                self._note_swap("{} comes back from the host into {}", seq_id, held, group)
                 self._note_evicted(state, block_ids)
             case RequestSkipped(_, request_id, reason):
                 what = WAITS_FOR.get(reason, "what is unknown")
@@ -175,14 +178,18 @@ class Narration:
 
     def text(self) -> str:
         """All that was noted; "" if there is nothing to tell."""
-        clauses = [_together(self._arrivals, "arrives", "arrive"), *self._moves]
+        arrives, arrive = translated("arrives"), translated("arrive")
+        clauses = [_together(self._arrivals, arrives, arrive), *self._moves]
         clauses += [f"{self._name(s)} does not fit after all" for s in self._freed]
         clauses += [clause for clause, _ in self._chunks[:MAX_NAMED]]
         if rest := self._chunks[MAX_NAMED:]:
             tokens = count(sum(num_new for _, num_new in rest), "token")
             others = count(len(rest), "other")
-            clauses.append(f"{others} {'computes' if len(rest) == 1 else 'compute'} {tokens}")
-        clauses.append(_together(self._decodes, "decodes", "decode"))
+            is_one = len(rest) == 1
+            clauses.append(
+                f"{others} computes {tokens}" if is_one else f"{others} compute {tokens}"
+            )
+        clauses.append(_together(self._decodes, DECODES, translated("decode")))
         what = "behind a token on its way"
         clauses.append(_together(self._ahead, f"decodes {what}", f"decode {what}"))
         clauses += [
@@ -216,18 +223,18 @@ class Narration:
         clauses.append(self._draws())
         for reason, ended in self._ends.items():
             clauses += _ends(reason, ended)
-        told = "; ".join(filter(None, clauses))
-        return told and f"{told[0].upper()}{told[1:]}."
+        told = translated("; ").join(filter(None, clauses))
+        return told and translated("{}.").format(told[0].upper() + told[1:])
 
-    def _note_swap(self, verb: str, seq_id: str, block_ids: Ids, group: int, end: str = "") -> None:
+    def _note_swap(self, way: str, seq_id: str, block_ids: Ids, group: int, end: str = "") -> None:
         """Tell it in one clause, also of several KV cache groups."""
-        known = self._swaps.get((verb, seq_id)) if group else None
+        known = self._swaps.get((way, seq_id)) if group else None
         place, before, end = known or (len(self._moves), (), end)
         if known is None:
             self._moves.append("")
         block_ids = before + block_ids
-        self._swaps[verb, seq_id] = place, block_ids, end
-        self._moves[place] = f"{self._name(seq_id)} {verb} {block_list(block_ids)}{end}"
+        self._swaps[way, seq_id] = place, block_ids, end
+        self._moves[place] = way.format(self._name(seq_id), block_list(block_ids)) + end
 
     @staticmethod
     def _with(known: dict[str, Ids], seq_id: str, block_ids: Ids, group: int) -> Ids:
@@ -263,47 +270,63 @@ class Narration:
         if num_new == 0:
             did.append("waits for budget")
         elif record.samples and num_new == 1 and start >= seq.num_prompt_tokens:
-            did.append("decodes")
+            did.append(DECODES)
         elif start + num_new > len(seq.token_ids):
             drafts = start + num_new - len(seq.token_ids)
             did.append(f"decodes with {count(drafts, 'draft')}")
         else:
             did.append(_chunk(seq, start, num_new, begins=record.kind != "running"))
-        if did == ["decodes"]:
+        if did == [DECODES]:
             ahead = start >= len(seq.token_ids)
             (self._ahead if ahead else self._decodes).append(name)
         else:
-            self._chunks.append((f"{name} {listing(did)}", num_new))
+            self._chunks.append((f"{name} {_one_after_the_other(did)}", num_new))
 
     def _growth(self) -> str:
         """ "A gets blocks 1 to 3, B block 4 and 2 others 5 blocks"."""
         grown = [(self._name(seq_id), ids) for seq_id, ids in self._grown.items()]
-        parts = [f"{name} {block_list(ids)}" for name, ids in grown[:MAX_NAMED]]
+        told = [(name, block_list(ids)) for name, ids in grown[:MAX_NAMED]]
         if rest := grown[MAX_NAMED:]:
             num_blocks = sum(len(ids) for _, ids in rest)
-            parts.append(f"{count(len(rest), 'other')} {count(num_blocks, 'block')}")
-        return listing(parts).replace(" ", " gets ", 1)
+            told.append((count(len(rest), "other"), count(num_blocks, "block")))
+        return _one_after_the_other(_each_its_own(translated("{} gets {}"), told))
 
     def _draws(self) -> str:
         """ "A draws “the”, B “a” and 9 others one each"."""
-        parts = [f"{name} {token}" for name, token in self._drawn[:MAX_NAMED]]
+        parts = _each_its_own(translated("{} draws {}"), self._drawn[:MAX_NAMED])
         if rest := self._drawn[MAX_NAMED:]:
-            parts.append("1 other" if len(rest) == 1 else f"{len(rest)} others one each")
-        return listing(parts).replace(" ", " draws ", 1)
+            parts.append(count(1, "other") if len(rest) == 1 else f"{len(rest)} others one each")
+        return _one_after_the_other(parts)
 
 
 def _chunk(seq: SequenceState, start: int, num_new: int, begins: bool) -> str:
     """ "takes 4 of its 12 prompt tokens", or "computes all its 14 tokens again"."""
     again = len(seq.token_ids) > seq.num_prompt_tokens
-    verb, what, end = ("computes", "tokens", " again") if again else ("takes", "prompt tokens", "")
     total = len(seq.token_ids)
-    if num_new == total:
-        part = f"all {total} of its {what}" if total > 1 else "its only prompt token"
-    elif start + num_new == total:
-        part = f"the last{f' {num_new}' if num_new > 1 else ''} of its {total} {what}"
+    whole = f"its {total} tokens" if again else f"its {total} prompt tokens"
+    if num_new < total:
+        if start + num_new == total:
+            part = f"the last {num_new} of {whole}" if num_new > 1 else f"the last of {whole}"
+        else:
+            part = f"{num_new} of {whole}" if begins else f"{num_new} more of {whole}"
+    elif again:
+        part = f"all {total} of its tokens"
     else:
-        part = f"{num_new}{'' if begins else ' more'} of its {total} {what}"
-    return f"{verb} {part}{end}"
+        part = f"all {total} of its prompt tokens" if total > 1 else "its only prompt token"
+    return f"computes {part} again" if again else f"takes {part}"
+
+
+def _one_after_the_other(deeds: list[str]) -> str:
+    """ "is back, finds 8 tokens cached in block 2 and decodes"."""
+    *first, last = deeds or [""]
+    before = translated(", ").join(first)
+    return f"{before} and {last}" if before else last
+
+
+def _each_its_own(first: str, told: list[tuple[str, str]]) -> list[str]:
+    """Parts of a listing: the first one has the verb, the others go without it."""
+    forms = [first] + [translated("{} {}")] * (len(told) - 1)
+    return [form.format(*each) for form, each in zip(forms, told, strict=False)]
 
 
 def _together(names: list[str], singular: str, plural: str) -> str:
@@ -315,7 +338,8 @@ def _together(names: list[str], singular: str, plural: str) -> str:
 def _of_blocks(block_ids: list[int], what: str) -> str:
     if not block_ids:
         return ""
-    return f"{block_list(block_ids)} {'is' if len(block_ids) == 1 else 'are'} {what}"
+    blocks = block_list(block_ids)
+    return f"{blocks} is {what}" if len(block_ids) == 1 else f"{blocks} are {what}"
 
 
 def _gives_back(block_ids: Ids) -> str:
