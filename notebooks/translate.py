@@ -236,6 +236,7 @@ LABELS_DRAWN = (  # single words of figures, which are names in the code
     "budget", "usable", "device", "known", "wasted", "padded", "flat", "Queues", "preempted",
     "free", "returned", "prompt", "root", "█ prefill", "• decode", "░ waiting", "× preempted",
     "| finished", "passed", "FAILED", "Hint", "Solution", "Answers", "#th",
+    "host", "hint", "idea", "solution",
 )  # fmt: skip
 
 
@@ -257,6 +258,8 @@ def package_messages() -> dict[str, list[str]]:
                     add(message_of(node) or "", path)
             for word in _asked_by_name(tree):
                 add(word, path)
+            for text in _specifications(tree) if path.name.startswith("lab_") else ():
+                add(text, path)
     for word in LABELS_DRAWN:
         add(word, PACKAGE / "lab" / "viz")
     for pattern in DATA:
@@ -275,6 +278,15 @@ def _asked_by_name(tree: ast.AST) -> Iterator[str]:
             for word in ast.walk(node.args[-1]) if form else ():
                 if isinstance(word, ast.Constant) and isinstance(word.value, str):
                     yield form.format(word.value)
+
+
+def _specifications(tree: ast.Module) -> Iterator[str]:
+    """Docstrings of a lab's stubs: what a reader is to write."""
+    for stub in tree.body:
+        if getattr(stub, "name", "").lower().startswith("my"):
+            for node in ast.walk(stub):
+                if isinstance(node, (ast.ClassDef, ast.FunctionDef)):
+                    yield from filter(None, [ast.get_docstring(node)])
 
 
 def _texts(data: object) -> Iterator[str]:

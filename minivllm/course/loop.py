@@ -22,9 +22,10 @@ from minivllm.course.asking.texts import read_toml, unwrap
 from minivllm.course.assembly import MILESTONES, milestone
 from minivllm.course.chapters import LABS
 from minivllm.course.grading.class_lab import ClassLab
-from minivllm.course.grading.function_lab import FunctionLab
+from minivllm.course.grading.function_lab import FunctionLab, stub_source
 from minivllm.course.grading.milestones import note_passed, note_peek, read_progress
 from minivllm.course.grading.run import describe_error
+from minivllm.lab.translation import translated
 from minivllm.utils.validation import check
 
 Lab = ClassLab | FunctionLab
@@ -155,9 +156,10 @@ def peek(name: str = "") -> None:
     helps = help_of(task.lab)
     looks = note_peek(task.name)
     title, text = list(helps.items())[min(looks, len(helps)) - 1]
-    print(f"{task.name}, {title} (you have looked {_times(looks)}):\n{text.rstrip()}")
+    print(f"{task.name}, {translated(title)} (you have looked {_times(looks)}):\n{text.rstrip()}")
     if looks < len(helps):
-        print(f"After it comes the {list(helps)[looks]}.")
+        following = translated(list(helps)[looks])
+        print(f"After it comes the {following}.")
 
 
 def help_of(lab: Lab) -> dict[str, str]:
@@ -261,7 +263,7 @@ def begun(lab: Lab) -> str:
     lines += ["", ""]
     if isinstance(lab, FunctionLab) and notebook_of(lab) == "10":
         lines.append("@triton.jit")
-    return "\n".join(lines) + "\n" + inspect.getsource(lab.stub)
+    return "\n".join(lines) + "\n" + stub_source(lab.stub)
 
 
 def _imports(stub: type) -> Iterator[str]:

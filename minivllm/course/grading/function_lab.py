@@ -7,6 +7,7 @@ Triton are imported only when a lab is graded: the rest of this package runs wit
 
 from __future__ import annotations
 
+import ast
 import inspect
 import math
 import textwrap
@@ -21,6 +22,8 @@ from minivllm.course.asking.gradebook import is_grading, note_points
 from minivllm.course.grading.milestones import note_passed
 from minivllm.course.grading.run import Fault, describe_error
 from minivllm.course.grading.verdicts import Verdict
+from minivllm.lab.translation import translated
+from minivllm.lab.viz.draw.wording import wrap
 from minivllm.utils.validation import check as validate
 from minivllm.utils.validation import is_int
 
@@ -91,8 +94,27 @@ def how_to_begin(lab: str, what: str, mine: str) -> str:
 
 def with_stub(task: str, effort: str, stub: Any) -> str:
     """Text of a lab: the task and the effort as a comment, and the stub to copy."""
-    lines = [f"# {line}" for line in [*textwrap.wrap(task, 90), effort]]
-    return "\n".join(lines) + f"\n\n{inspect.getsource(stub)}"
+    lines = [f"# {line}" for line in [*wrap(task, 90), effort]]
+    return "\n".join(lines) + f"\n\n{stub_source(stub)}"
+
+
+def stub_source(stub: Any) -> str:
+    """Source of a stub; its docstrings say what to write, so they are in the language that is set.
+
+    They are messages as ``ast.get_docstring`` gives them.
+    """
+    source = inspect.getsource(stub)
+    documented = (ast.ClassDef, ast.FunctionDef)
+    lines = source.splitlines()
+    nodes = [node for node in ast.walk(ast.parse(source)) if isinstance(node, documented)]
+    for node in sorted(nodes, key=lambda node: -node.lineno):
+        text = ast.get_docstring(node)
+        if text is not None and (told := translated(text)) != text:
+            place = node.body[0]
+            end = "\n" if "\n" in told else ""
+            quoted = textwrap.indent(f'"""{told}{end}"""', " " * place.col_offset)
+            lines[place.lineno - 1 : place.end_lineno] = quoted.splitlines()
+    return "\n".join([*lines, ""])
 
 
 @dataclass(frozen=True, repr=False)
@@ -153,9 +175,9 @@ class FunctionLab:
             if text in self._misses:
                 text += f"; {wrong.value} is right"
             self._misses.append(str(wrong))
-            return Verdict(self.name, "FAILED", f"{text}.", wrong.figure)
+            return Verdict(self.name, "FAILED", translated("{}.").format(text), wrong.figure)
         except Fault as fault:
-            return Verdict(self.name, "FAILED", f"{fault}.", fault.figure)
+            return Verdict(self.name, "FAILED", translated("{}.").format(fault), fault.figure)
         passed = found if isinstance(found, Passed) else Passed(found)
         return Verdict(self.name, "passed", passed.text, passed.figure)
 

@@ -52,7 +52,7 @@ def verdicts(manager_cls: type[KVCacheManager], seed: int = 0) -> Iterator[Verdi
             try:
                 yield Verdict(name, "passed", check(manager_cls, seed))
             except Fault as fault:
-                failed = Verdict(name, "FAILED", f"{fault}.")
+                failed = Verdict(name, "FAILED", translated("{}.").format(fault))
                 yield failed
         elif name not in SMALL:
             yield Verdict(name, "not run", f"first mend what {failed.check!r} found")
@@ -80,7 +80,7 @@ def first_step(manager_cls: type[KVCacheManager]) -> Verdict:
 
 def _check_decisions(manager_cls: type[KVCacheManager], seed: int) -> str:
     if failed := first_fault(manager_cls, scenarios(seed)):
-        raise Fault(failed.text.rstrip("."))
+        raise Fault(failed.text.rstrip(".。"))
     return "every block, copy, hit and preemption is the engine's"
 
 
@@ -102,7 +102,7 @@ def first_fault(manager_cls: type[KVCacheManager], served: list[Scenario]) -> Ve
                     check = "decisions"
                     raise Fault(different)
         except Fault as fault:
-            return Verdict(check, "FAILED", f"{scenario.name!r}, {fault}.")
+            return Verdict(check, "FAILED", translated("{!r}, {}.").format(scenario.name, fault))
     return None
 
 
