@@ -318,6 +318,32 @@ def test_a_step_and_a_stub_are_told_in_the_language_that_is_set(tmp_path):
     assert stub.endswith('个数。\n    """\n    raise NotImplementedError\n\n')
 
 
+VERDICTS = """
+import re
+import sys
+sys.path[:0] = ["tests", "tests/lab"]
+from test_wrong_answers import BANK, EXERCISES, KINDS, NotYet, read
+
+said = 0
+for name, number, seed, answer, _ in BANK:
+    if name in KINDS and number in "00 00b 01 02 03 04 04b 05 06 06b 07 08 08b 13".split():
+        try:
+            KINDS[name](seed).check(read(answer, EXERCISES[number]))
+        except NotYet as verdict:
+            said += 1
+            told = re.sub("(运行失败|抛出了|个样本太多).*", "", str(verdict))  # Python's own words
+            assert not re.search("([a-z]+[ ,]+){2}[a-z]+", told), told
+            assert not re.search("[\\u4e00-\\u9fff][.;:]", told), told
+print(said > 150)
+"""
+
+
+def test_verdicts_have_no_english_sentence_in_them(tmp_path):
+    """Those that are put together of several messages, too: on the bank of wrong answers."""
+    told, _ = in_a_process(VERDICTS, MINIVLLM_LANG="zh", XDG_CACHE_HOME=str(tmp_path))
+    assert told == "True\n"
+
+
 def test_lines_are_broken_by_columns_and_never_before_a_full_stop():
     text = "每一步都重新决定哪些请求在批次里，decode 与 prefill 共用一步。"
     lines = wrap(text, 20)

@@ -146,5 +146,5 @@ class Puzzle(Exercise):
             if reached[name] > most
         ]
         if told:
-            raise NotYet(f"{'; '.join(told)}.")
+            raise NotYet(translated("{}.").format(translated("; ").join(told)))
         return f"{', '.join(f'{name} {value:.4g}' for name, value in reached.items())}."
