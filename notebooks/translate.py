@@ -120,9 +120,15 @@ def code_messages(source: str) -> Iterator[Message]:
 
 
 def _labels(tree: ast.AST) -> set[int]:
-    """Ids of the strings that are titles, or texts of marks."""
+    """Ids of the strings that are titles, texts of marks, printed, or keys beside ones of words."""
     labels = set()
+    names = {name for node in ast.walk(tree) for name in _names(node)}
     for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "print":
+            printed = [branch for each in node.args for branch in _branches(each)]
+            labels |= {id(each) for each in printed if message_of(each) is not None}
+        if isinstance(node, ast.Constant) and node.value in names:
+            labels.add(id(node))
         if not isinstance(node, ast.keyword) or node.arg not in LABELS:
             continue
         if node.arg == "title":
@@ -131,6 +137,22 @@ def _labels(tree: ast.AST) -> set[int]:
             if isinstance(each, ast.Tuple) and each.elts:
                 labels.add(id(each.elts[-1]))
     return labels
+
+
+def _branches(node: ast.AST) -> Iterator[ast.AST]:
+    """A value, or the values of ``a if b else c``."""
+    if isinstance(node, ast.IfExp):
+        yield from (*_branches(node.body), *_branches(node.orelse))
+    else:
+        yield node
+
+
+def _names(node: ast.AST) -> Iterator[str]:
+    """Keys of a dictionary of which at least one is a text of several words."""
+    keys = node.keys if isinstance(node, ast.Dict) else []
+    texts = [each for each in keys if isinstance(each, ast.Constant) and has_words(each, 1)]
+    if any(has_words(each) and " " in each.value for each in texts):
+        yield from (each.value for each in texts)
 
 
 def messages_of(cell: NotebookNode) -> Iterator[Message]:
@@ -203,7 +225,7 @@ def notebook_messages(notebook: NotebookNode) -> dict[str, list[str]]:
     return found
 
 
-SOURCES = ("course/**/*.py", "lab/viz/**/*.py", "lab/sim/*.py")
+SOURCES = ("course/**/*.py", "lab/*.py", "lab/viz/**/*.py", "lab/sim/*.py")
 DATA = ("course/ch*/quiz.toml", "course/ch*/why.toml", "course/ideas.toml")
 PRESETS = PACKAGE / "course/playground/presets.toml"
 PAGES = tuple(
@@ -215,9 +237,10 @@ PAGES = tuple(
 LABELS_DRAWN = (  # single words of figures, which are names in the code
     "tokens", "blocks", "step", "steps", "logical", "physical", "finished", "waiting", "running",
     "filled", "written", "empty", "in flight", "prefill", "decode", "verify", "idle", "seconds",
-    "budget", "usable", "device", "known", "wasted", "padded", "flat", "Queues",
-    "Hint", "Solution", "hint", "idea", "solution", "#th",
-    "windows keep only the ends of prompts", "unknown", "preempted for blocks",
+    "budget", "usable", "device", "known", "wasted", "padded", "flat", "Queues", "preempted",
+    "free", "returned", "prompt", "root", "█ prefill", "• decode", "░ waiting", "× preempted",
+    "| finished", "passed", "FAILED", "Hint", "Solution", "Answers", "hint", "idea", "solution",
+    "host", "#th", "windows keep only the ends of prompts", "unknown", "preempted for blocks",
     "preempted by a reset of the cache", "a prompt of # tokens ahead", "What vLLM # did",
     "recorded, ended at step #", "recorded up to step #",
 )  # fmt: skip

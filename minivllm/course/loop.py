@@ -26,6 +26,7 @@ from minivllm.course.grading.function_lab import FunctionLab
 from minivllm.course.grading.milestones import note_passed, note_peek, read_progress
 from minivllm.course.grading.run import describe_error
 from minivllm.course.grading.stubs import stub_source
+from minivllm.lab.translation import translated
 from minivllm.utils.validation import check
 
 Lab = ClassLab | FunctionLab
@@ -156,9 +157,10 @@ def peek(name: str = "") -> None:
     helps = help_of(task.lab)
     looks = note_peek(task.name)
     title, text = list(helps.items())[min(looks, len(helps)) - 1]
-    print(f"{task.name}, {title} (you have looked {_times(looks)}):\n{text.rstrip()}")
+    print(f"{task.name}, {translated(title)} (you have looked {_times(looks)}):\n{text.rstrip()}")
     if looks < len(helps):
-        print(f"After it comes the {list(helps)[looks]}.")
+        following = translated(list(helps)[looks])
+        print(f"After it comes the {following}.")
 
 
 def help_of(lab: Lab) -> dict[str, str]:

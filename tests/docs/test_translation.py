@@ -203,6 +203,16 @@ def test_texts_of_a_notebook_are_found_and_exchanged():
     assert without_texts(code) == without_texts(NOTEBOOK.cells[1].source)
 
 
+def test_one_word_is_a_message_where_it_is_printed_or_a_key_beside_texts():
+    source = (
+        'print("same:", a == b, "yes" if a else "no way", f"head {head}:", runs["steps"])\n'
+        'compare({"one by one": a, "together": b}, mark=[("together", 1, "all")])\n'
+        'settings = {"model": "opt-13b", "steps": 4}'
+    )
+    told = ["same:", "yes", "no way", "head {head}:", "one by one", "together", "together", "all"]
+    assert [message.text for message in translate.code_messages(source)] == told
+
+
 def test_a_changed_text_is_fuzzy_and_shown_in_english_with_a_notice(tmp_path):
     path = tmp_path / "notebook.po"
     first = translate.merged(path, translate.notebook_messages(NOTEBOOK), "zh")
@@ -575,6 +585,55 @@ def test_no_text_is_a_key():
     """A language in which each text is in brackets: all is drawn and graded as in English."""
     told, _ = in_a_process(PSEUDO)
     assert told == "as in English\n"
+
+
+STEPS_TOLD = """
+import re
+from minivllm.exercises import labs
+from minivllm.lab.sim import dry_run
+from minivllm.lab.viz.model.frames import frames
+trace = dry_run([(9, 10), (7, 12), (6, 8)], num_blocks=9, block_size=4, max_model_len=32,
+                max_num_batched_tokens=8)
+words = [frame.words for frame in frames(trace)]
+told = " ".join(words)
+assert "被抢占并归还块" in told and "接下来的" in told and "重新计算" in told, told
+print(sorted(set(re.findall("[a-z]{2,}", told))))
+print(repr(labs.cap))
+"""
+
+
+def test_a_step_and_a_stub_are_told_in_the_language_that_is_set(tmp_path):
+    told, _ = in_a_process(STEPS_TOLD, MINIVLLM_LANG="zh", XDG_CACHE_HOME=str(tmp_path))
+    words, stub = told.split("\n", 1)
+    assert words == "['length', 'token']"
+    assert 'requests):\n    """一个请求还缺 num_new 个 token' in stub
+    assert stub.endswith('个数。\n    """\n    raise NotImplementedError\n\n')
+
+
+VERDICTS = """
+import re
+import sys
+sys.path[:0] = ["tests", "tests/lab"]
+from test_wrong_answers import BANK, EXERCISES, KINDS, NotYet, read
+
+said = 0
+for name, number, seed, answer, _ in BANK:
+    if name in KINDS and number in "00 00b 01 02 03 04 04b 05 06 06b 07 08 08b 13".split():
+        try:
+            KINDS[name](seed).check(read(answer, EXERCISES[number]))
+        except NotYet as verdict:
+            said += 1
+            told = re.sub("(运行失败|抛出了|个样本太多).*", "", str(verdict))  # Python's own words
+            assert not re.search("([a-z]+[ ,]+){2}[a-z]+", told), told
+            assert not re.search("[\\u4e00-\\u9fff][.;:]", told), told
+print(said > 150)
+"""
+
+
+def test_verdicts_have_no_english_sentence_in_them(tmp_path):
+    """Those that are put together of several messages, too: on the bank of wrong answers."""
+    told, _ = in_a_process(VERDICTS, MINIVLLM_LANG="zh", XDG_CACHE_HOME=str(tmp_path))
+    assert told == "True\n"
 
 
 def test_lines_are_broken_by_columns_and_never_before_a_full_stop():

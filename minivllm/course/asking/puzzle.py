@@ -10,6 +10,7 @@ from minivllm.course.asking.answers import NotYet, is_whole, whole
 from minivllm.course.asking.exercise import Exercise
 from minivllm.course.asking.requests import make_request
 from minivllm.lab.sim import dry_run
+from minivllm.lab.translation import translated
 from minivllm.lab.viz.model.timeline_model import read_history
 from minivllm.scheduling.policies import SchedulingPolicy
 from minivllm.trace import Trace
@@ -123,7 +124,8 @@ class Puzzle(Exercise):
         if isinstance(answer, SchedulingPolicy):
             answer = {"policy": answer}
         if not isinstance(answer, Mapping):
-            raise NotYet(f"give a SchedulingPolicy, or a dict with {' and '.join(may_set)}.")
+            names = translated(" and ").join(may_set)
+            raise NotYet(f"give a SchedulingPolicy, or a dict with {names}.")
         for name, value in answer.items():
             if name not in may_set:
                 raise NotYet(f"{name!r} is not yours to change; {', '.join(may_set)} may be.")
@@ -144,5 +146,5 @@ class Puzzle(Exercise):
             if reached[name] > most
         ]
         if told:
-            raise NotYet(f"{'; '.join(told)}.")
+            raise NotYet(translated("{}.").format(translated("; ").join(told)))
         return f"{', '.join(f'{name} {value:.4g}' for name, value in reached.items())}."

@@ -11,6 +11,7 @@ from minivllm.course.asking.requests import make_request
 from minivllm.kv.prefix_cache import CacheHit
 from minivllm.lab.contiguous.manager import ALLOCATORS, ContiguousKVCacheManager
 from minivllm.lab.contiguous.slab_pool import next_power_of_2
+from minivllm.lab.translation import translated
 
 # -- core: what every slot is doing ------------------------------------------------------------
 
@@ -112,7 +113,7 @@ def _check_waste(answer, num_slots, max_model_len, reservation, running) -> str:
         }
         for explanation, mistaken in mistakes.get(name, {}).items():
             if off and got[name] == mistaken:
-                raise NotYet(f"{name}: {explanation}")
+                raise NotYet(translated("{}: ").format(name) + explanation)
         if off:
             each = ", ".join(f"{n} {count}" for n, count in parts[name].items())
             raise NotYet(

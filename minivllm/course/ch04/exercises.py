@@ -179,9 +179,7 @@ def _check_samples(answer, num_slots, num_prompt, num_output, max_entries) -> st
         if fits and _run_samples(other, n + 1, **request) is None:
             what = f"blocks of {block_size}" if other == block_size else "another block size"
             alone = num_slots // block_size // entries
-            raise NotYet(
-                f"{n} samples run, but {what} would hold {n + 1}."
-                f"{' Full blocks of the prompt are shared.' * (n <= alone)}"
-            )
+            why = " Full blocks of the prompt are shared." if n <= alone else ""
+            raise NotYet(f"{n} samples run, but {what} would hold {n + 1}.{why}")
     alone = num_slots // (entries * block_size)
     return f"{n} samples; without sharing the prompt it would be {alone}."

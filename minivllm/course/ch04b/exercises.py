@@ -101,7 +101,8 @@ def _check_copies(answer, num_prompt, block_size, parents) -> str:
                 f"takes a new one and nothing is copied, not {mine}.",
             )
         if mine != theirs:
-            shared = f"of a block that is shared by {' and by '.join(groups) or 'no beams'}"
+            sharers = " and by ".join(groups) or "no beams"
+            shared = f"of a block that is shared by {sharers}"
             next_groups = Counter(parents[step]).values()
             mistakes = {
                 "of k beams that share a block, the last finds itself alone and writes in place.": (

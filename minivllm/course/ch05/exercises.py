@@ -11,6 +11,7 @@ from minivllm.course.asking.exercise import Exercise, seeded
 from minivllm.course.asking.puzzle import Puzzle, measure
 from minivllm.course.asking.requests import make_request
 from minivllm.lab.sim import dry_run
+from minivllm.lab.translation import translated
 from minivllm.scheduling.policies import SchedulingPolicy
 from minivllm.trace import Trace
 from minivllm.trace.records import Scheduled
@@ -192,6 +193,7 @@ def _check_batching(answer, outputs, max_num_seqs) -> str:
         begin = ", ".join(f"{i} in step {step}" for i, step in starts.items())
         name = "static" if policy == "static" else "continuous"
         wrong = f"{name}: {mine} steps are too {'few' if mine < trace.num_steps else 'many'}"
+        at = translated("{}: ").format(wrong)
         near, mistakes = _static_mistakes(outputs, max_num_seqs)
         if policy == "fcfs":
             near, mistakes = _continuous_mistakes(outputs, max_num_seqs)
@@ -199,10 +201,10 @@ def _check_batching(answer, outputs, max_num_seqs) -> str:
             mine,
             trace.num_steps,
             mistakes,
-            f"{wrong}: {near}",
+            at + near,
             f"{wrong}. It takes {trace.num_steps}; by their index, the requests begin like this: "
             f"{begin}.",
-            at=f"{wrong}: ",
+            at=at,
         )
     return f"{got[0] - got[1]} of {got[0]} steps saved, with the same hardware."
 

@@ -9,6 +9,7 @@ from minivllm.course.grading.drawn_steps import drawn_steps
 from minivllm.course.grading.function_lab import FunctionLab, WrongEntry, call, share_of
 from minivllm.course.grading.recorded_steps import RecordedStep, recorded_steps
 from minivllm.course.grading.run import Fault
+from minivllm.lab.translation import translated
 from minivllm.utils.math_utils import cdiv
 
 
@@ -125,10 +126,11 @@ def _compare_plans(step: RecordedStep, got: dict) -> None:
 def _state(step: RecordedStep) -> str:
     """Return everything that the plan of a step is made from, a line for each."""
     config = step.config
+    none = translated("none")
     return (
         f"{step.name}\n"
-        f"    running   {step.running or 'none'}, of at most {config['max_num_seqs']}\n"
-        f"    waiting   {step.waiting or 'none'}\n"
+        f"    running   {step.running or none}, of at most {config['max_num_seqs']}\n"
+        f"    waiting   {step.waiting or none}\n"
         f"    free      {step.num_free_blocks} blocks of {config['block_size']}\n"
         f"    budget    {config['max_num_batched_tokens']}\n"
         "    "

@@ -12,6 +12,7 @@ from minivllm.course.asking.requests import make_request
 from minivllm.lab.sim import dry_run, simulate
 from minivllm.lab.sim.result import SimulationResult
 from minivllm.lab.sim.workloads import SimRequest
+from minivllm.lab.translation import translated
 from minivllm.trace.records import Scheduled
 
 # -- core: the chunks of a prompt --------------------------------------------------------------
@@ -179,7 +180,8 @@ def _check_slo(answer, workload, **promise) -> str:
     served = serve(workload, answer)
     missed = _missed(served, **promise)
     if missed:
-        raise NotYet(f"with {answer} tokens per step the {'; the '.join(missed)}.")
+        told = translated("; the ").join(missed)
+        raise NotYet(f"with {answer} tokens per step the {told}.")
     ttft = served.ttft["p90"] * 1e3
     itl = served.itl["p99"] * 1e3
     return f"TTFT p90 {ttft:.0f} ms, ITL p99 {itl:.1f} ms, with {answer} tokens per step."

@@ -10,6 +10,7 @@ from minivllm.course.asking.puzzle import Puzzle, measure
 from minivllm.course.asking.requests import make_request
 from minivllm.lab.sim import dry_run
 from minivllm.lab.sim.prefix_hits import prefix_hits
+from minivllm.lab.translation import translated
 from minivllm.scheduling.policies import SchedulingPolicy
 
 # -- core: what is found -----------------------------------------------------------------------
@@ -48,7 +49,9 @@ def hits(rng: Random) -> Exercise:
 
 def ordinal(index: int) -> str:
     """The word for a place in a list."""
-    return ("first", "second", "third", "fourth", "fifth", "sixth", "seventh")[index]
+    return translated(
+        ("first", "second", "third", "fourth", "fifth", "sixth", "seventh")[index],
+    )
 
 
 def num_common(one: list[int], other: list[int]) -> int:
@@ -187,7 +190,7 @@ def _check_eviction(answer, block_size, num_blocks, prompts) -> str:
                 f"the {ordinal(i)} prompt: {mine} tokens were known, but the pool has "
                 f"{num_blocks - 1} usable blocks, and what came since took some of them"
             )
-            raise NotYet(f"{taken}.", f"{taken}: {theirs} are left.")
+            raise NotYet(translated("{}.").format(taken), f"{taken}: {theirs} are left.")
         where = f"the {ordinal(i)} prompt: "
         mistakes = {
             "only full blocks are found, of block_size tokens.": mine

@@ -16,6 +16,7 @@ from minivllm.course.asking.function_exercise import FunctionExercise
 from minivllm.course.asking.requests import make_request
 from minivllm.course.ch08.exercises import num_common, ordinal, tokens_found
 from minivllm.lab.sim import dry_run
+from minivllm.lab.translation import translated
 from minivllm.trace.records import Finished, Preempted, Scheduled
 
 # -- core: which requests share -----------------------------------------------------------------
@@ -99,7 +100,7 @@ def _check_shared(answer, block_size, prompts, salts) -> str:
         compare(
             mine, theirs, mistakes, f"{where}: more than {mine} of its tokens are known.",
             f"{where}: {theirs} of its tokens are known, in full blocks, not {mine}.",
-            at=f"{where}: ",
+            at=translated("{}: ").format(where),
         )  # fmt: skip
     return f"{sum(right)} tokens are found; without salts it would be {sum(unsalted)}."
 

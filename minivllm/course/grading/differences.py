@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from minivllm.course.grading.run import Moment
 from minivllm.course.grading.scenarios import BLOCK_SIZE
+from minivllm.lab.translation import translated
 
 
 def difference(mine: Moment, right: Moment) -> str | None:
@@ -41,9 +42,10 @@ def _owners(mine: Moment, right: Moment) -> Iterator[str]:
                 "taken with block_pool.get_new_blocks"
             )
         elif ref_cnt > len(holders):
+            those = _and(holders) or translated("none")
             yield (
                 f"block {block_id} has {ref_cnt} references, and is in the tables of "
-                f"{_and(holders) or 'none'}: a reference too many was added, or one not dropped"
+                f"{those}: a reference too many was added, or one not dropped"
             )
 
 
@@ -98,9 +100,10 @@ def _copies(mine: Moment, right: Moment) -> Iterator[str]:
             others = [
                 s for s, table in mine.tables.items() if s != seq_id and copy.src_block_id in table
             ]
+            readers = _and(others) or "another sequence"
             yield (
                 f"{seq_id} writes position {position} into block {copy.src_block_id}, which "
-                f"{_and(others) or 'another sequence'} still reads: it must be copied first"
+                f"{readers} still reads: it must be copied first"
             )
         elif seq_id in got and got[seq_id] != copy:
             mistaken = got[seq_id]
@@ -162,9 +165,10 @@ def _pool(mine: Moment, right: Moment) -> Iterator[str]:
     for block_id, want in right.ref_counts.items():
         if mine.ref_counts[block_id] != want:
             holders = [s for s, table in right.tables.items() if block_id in table]
+            tables = _and(holders) or "no table"
             yield (
                 f"block {block_id} has {mine.ref_counts[block_id]} references; {want} is right, "
-                f"from {_and(holders) or 'no table'}"
+                f"from {tables}"
             )
     if mine.free != right.free:
         yield f"the free queue is {mine.free}; {right.free} is right"
@@ -173,4 +177,4 @@ def _pool(mine: Moment, right: Moment) -> Iterator[str]:
 
 
 def _and(names: list[str]) -> str:
-    return " and ".join(names)
+    return translated(" and ").join(names)

@@ -13,6 +13,8 @@ from minivllm.course.grading.scenarios import Scenario, scenarios
 from minivllm.kv.manager import KVCacheManager
 from minivllm.lab.sim.recordings import GOLDEN, load_recording
 from minivllm.lab.sim.replay import replay_steps
+from minivllm.lab.translation import translated
+from minivllm.lab.viz.draw.wording import pad
 
 
 @dataclass(frozen=True)
@@ -25,7 +27,8 @@ class Verdict:
     figure: Any = None
 
     def __str__(self) -> str:
-        return f"{self.outcome:<8} {self.check:<10} {self.text}"
+        outcome = pad(translated(self.outcome), 8)
+        return f"{outcome} {self.check:<10} {self.text}"
 
 
 def verdicts(manager_cls: type[KVCacheManager], seed: int = 0) -> Iterator[Verdict]:
@@ -49,7 +52,7 @@ def verdicts(manager_cls: type[KVCacheManager], seed: int = 0) -> Iterator[Verdi
             try:
                 yield Verdict(name, "passed", check(manager_cls, seed))
             except Fault as fault:
-                failed = Verdict(name, "FAILED", f"{fault}.")
+                failed = Verdict(name, "FAILED", translated("{}.").format(fault))
                 yield failed
         elif name not in SMALL:
             yield Verdict(name, "not run", f"first mend what {failed.check!r} found")
@@ -77,7 +80,7 @@ def first_step(manager_cls: type[KVCacheManager]) -> Verdict:
 
 def _check_decisions(manager_cls: type[KVCacheManager], seed: int) -> str:
     if failed := first_fault(manager_cls, scenarios(seed)):
-        raise Fault(failed.text.rstrip("."))
+        raise Fault(failed.text.rstrip(".。"))
     return "every block, copy, hit and preemption is the engine's"
 
 
@@ -99,7 +102,7 @@ def first_fault(manager_cls: type[KVCacheManager], served: list[Scenario]) -> Ve
                     check = "decisions"
                     raise Fault(different)
         except Fault as fault:
-            return Verdict(check, "FAILED", f"{scenario.name!r}, {fault}.")
+            return Verdict(check, "FAILED", translated("{!r}, {}.").format(scenario.name, fault))
     return None
 
 

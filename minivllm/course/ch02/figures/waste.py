@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from minivllm.lab.contiguous.manager import SlotUsage
 from minivllm.lab.sim.result import SimulationResult
 from minivllm.lab.sim.waste import PaperBar, WasteRow
+from minivllm.lab.translation import translated
 from minivllm.lab.viz.draw.bars import Bar, Part, draw_bars
 from minivllm.lab.viz.draw.claim import Mark
 from minivllm.lab.viz.draw.figure import Figure, finish
@@ -57,7 +58,9 @@ def waste_bars(
         bars = [_Bar(row.manager, _shares(row.measured), row.paper) for row in usages]
     check(len(bars) > 0, "usages", usages, "at least one")
     tokens = sorted(bar.shares.tokens for bar in bars)
-    spread = " to ".join(f"{share:.1%}" for share in dict.fromkeys((tokens[0], tokens[-1])))
+    spread = translated(" to ").join(
+        f"{share:.1%}" for share in dict.fromkeys((tokens[0], tokens[-1]))
+    )
     facts = f"{spread} of all slots hold tokens"
     told = "; ".join(f"{bar.name}: {bar.words}" for bar in bars)
     head = "Where the KV memory goes"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from minivllm.lab.translation import translated
 from minivllm.lab.viz.draw.claim import Mark
 from minivllm.lab.viz.draw.figure import Figure, finish
 from minivllm.lab.viz.draw.layout import MARGIN, NOBODY, Swatch, box_swatch, sheet
@@ -265,7 +266,8 @@ def _text(queues: Queues) -> str:
     small = len(queues.moments) <= MAX_LINES and max(m.size for m in queues.moments) <= 20
     lines = _lines(queues) if small else _levels(queues)
     legend = "× gave way in this step" if queues.num_preemptions else ""
-    return "\n".join([queues.title, queues.facts, "", *lines, *(["", legend] if legend else [])])
+    title = translated(queues.title)
+    return "\n".join([title, queues.facts, "", *lines, *(["", legend] if legend else [])])
 
 
 def _lines(queues: Queues) -> list[str]:

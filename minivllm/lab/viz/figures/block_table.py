@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
+from minivllm.lab.translation import translated
 from minivllm.lab.viz.blocks import tiles as look
 from minivllm.lab.viz.blocks.snapshot import (
     BlockTables,
@@ -281,7 +282,8 @@ def _text(tables: BlockTables, decode: Decode) -> str:
             lines += _text_entries(table, decode)
         else:
             lines += _text_small_entries(table)
-    legend = ["+ written by this step", "□ empty"] if tables.detailed else ["logical→physical"]
+    empty = translated("□ empty")
+    legend = ["+ written by this step", empty] if tables.detailed else ["logical→physical"]
     slots = [slot for block in tables.blocks for slot in block.slots] if tables.detailed else []
     legend += ["~ in flight"] if any(slot.state == "in flight" for slot in slots) else []
     if any(slot.is_placeholder for slot in slots):

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from minivllm.lab.translation import translated
 from minivllm.lab.viz.draw.claim import Mark
 from minivllm.lab.viz.draw.figure import Figure, finish
 from minivllm.lab.viz.draw.layout import (
@@ -112,7 +113,7 @@ class _Run:
         parts = [told] if of else ["no plan right behind another one"]
         if wasted := self.model.num_wasted:
             parts.append(f"{count(wasted, 'token')} wasted")
-        return ", ".join(parts)
+        return translated(", ").join(parts)
 
     def device(self, rank: int) -> str:
         return "device" if len(self.model.devices) == 1 else f"rank {rank}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from minivllm.lab.sim.cost import CostModel
+from minivllm.lab.translation import translated
 from minivllm.lab.viz.draw.claim import Mark
 from minivllm.lab.viz.draw.figure import Figure, finish
 from minivllm.lab.viz.draw.layout import MARGIN, sheet
@@ -289,7 +290,7 @@ def _wide(window: TimelineWindow, names: list[str], width: int, room: int):
         yield name, "".join(_wide_cell(cells.get(step), width) for step in steps)
     for name, limit_name, values, limit in window.lanes:
         numbers = "".join(f"{value:>{width}}" for value in values)
-        yield name, f"{numbers}  {limit_name} {limit}"
+        yield name, f"{numbers}  {translated(limit_name)} {limit}"
     for lane in window.item_lanes:
         numbers = "".join(f"{value:>{width}}" for value in lane.values)
         yield lane.name, numbers + (f"  {lane.limit_name} {lane.limit}" if lane.limit else "")
@@ -328,7 +329,7 @@ def _narrow(window: TimelineWindow, names: list[str], width: int, room: int):
         peak = max(values)
         yield "", ""
         yield name, sparkline(values, peak, per_column)
-        yield "", f"peak {peak} (█), {limit_name} {limit}"
+        yield "", f"peak {peak} (█), {translated(limit_name)} {limit}"
     for lane in window.item_lanes:
         peak = max(lane.values)
         yield "", ""
@@ -367,4 +368,4 @@ def _legend(window: TimelineWindow, numbers: bool) -> str:
         marks.append("| finished")
     if numbers and any(cell.dropped for cell in window.cells):
         marks.append("¦ beam dropped")
-    return "  ".join(marks)
+    return "  ".join(map(translated, marks))
