@@ -246,11 +246,18 @@ def on_post_build(config):
     try:
         build(site / "playground")
         fetch_fonts(site / "fonts")
+        with_fonts(site / "playground/tokens.css")
         npm_files(MINISEARCH, ["dist/es/index.js"], site)
         language.build_others(config)
     except ValueError as error:
         raise PluginError(str(error)) from error
     (site / "index.js").rename(site / "minisearch.js")
+
+
+def with_fonts(path):
+    """Give the playground the site's letters; without a site it has the system's."""
+    tokens = path.read_text(encoding="utf-8")
+    path.write_text(f'@import url("../fonts/fonts.css");\n{tokens}', encoding="utf-8")
 
 
 def notebook_of(page):

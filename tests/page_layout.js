@@ -45,7 +45,8 @@
     kids.forEach(walk);
   };
   walk(document.body);
-  if (document.documentElement.scrollWidth !== innerWidth) faults.push("it scrolls sideways");
+  const { scrollWidth, clientWidth } = document.documentElement;
+  if (scrollWidth !== clientWidth) faults.push("it scrolls sideways");
 
   // The parts of all columns: no hole between two of them, and each heading above what it names.
   const parts = el => boxes(el).flatMap(child => child.matches(SECTIONS) ? parts(child) : [child]);

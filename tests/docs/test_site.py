@@ -203,6 +203,19 @@ def test_a_cell_of_a_table_knows_its_column():
     assert re.findall(r'data-label="(\w)"', html) == list("abcd")
 
 
+def test_a_long_name_in_a_table_may_go_over_two_lines_but_not_before_its_ending():
+    names = {
+        "run_cluster.sh": "run_<wbr>cluster.sh",
+        "v1/core/sched/scheduler.py": "v1/<wbr>core/<wbr>sched/<wbr>scheduler.py",
+        "Scheduler.schedule": "Scheduler.<wbr>schedule",
+        "model.shape": "model.<wbr>shape",
+        "f(x=tokens)": "f(<wbr>x=<wbr>tokens)",
+    }
+    for name, parted in names.items():
+        html = links.labelled(f"<td><code>{name}</code></td>", ["a"])
+        assert f"<code>{parted}</code>" in html
+
+
 def test_the_glossary_has_an_entry_with_an_address_for_each_term():
     found = glossary.terms()
     page = glossary.with_entries(glossary.PATH.read_text(encoding="utf-8"))
@@ -226,6 +239,10 @@ def test_what_can_be_found_are_sections_with_their_weight():
         "chinese": "",
     }  # fmt: skip
     assert (two["title"], two["text"]) == ("The <y>", "Two")
+    (lesson,) = search.sections_of(
+        f'<h1 id="x">X</h1>{lecture.run_line(LECTURES[0])}<p>One.</p>', "x.html", "Page"
+    )
+    assert lesson["text"] == "One."  # how it is run is not looked for
     terms = search.sections_of("", "guide/glossary.html", "Glossary")
     assert {"title": "preemption", "chinese": "抢占"}.items() <= next(
         it for it in terms if it["title"] == "preemption").items()  # fmt: skip

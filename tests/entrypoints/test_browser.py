@@ -5,16 +5,11 @@ Needs ``pip install -e ".[browser]"`` and Chromium, from the system or from
 """
 
 import base64
-import os
 import re
-import socket
-import subprocess
-import sys
-import time
-import urllib.request
 
 import nbformat
 import pytest
+from jupyterlab_server import serving_lab
 from traced_runs import cached, chunked, crowd, crowded, overlapped, preempting, sampled
 
 from minivllm.lab.sim.dry_run import dry_run
@@ -373,31 +368,9 @@ def test_nbconvert_shows_the_still_picture(chromium, notebook, walk, saved_live)
 
 @pytest.fixture
 def jupyter_lab(notebook, tmp_path):
-    """A server of its own over the folder of the notebook, with no user's settings."""
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        port = one.getsockname()[1]
-    homes = ("JUPYTER_CONFIG_DIR", "JUPYTER_RUNTIME_DIR", "JUPYTERLAB_SETTINGS_DIR",
-             "JUPYTERLAB_WORKSPACES_DIR", "IPYTHONDIR")  # fmt: skip
-    server = subprocess.Popen(
-        [sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", f"--port={port}",
-         "--ServerApp.port_retries=0", "--IdentityProvider.token=", f"--notebook-dir={tmp_path}",
-         "--LabApp.extension_manager=readonly"],
-        env={**os.environ, **{name: str(tmp_path / name.lower()) for name in homes}},
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
-    deadline = time.monotonic() + 120
-    while True:
-        try:
-            urllib.request.urlopen(f"http://127.0.0.1:{port}/api", timeout=5).close()
-            break
-        except OSError:
-            assert server.poll() is None, "JupyterLab did not start"
-            assert time.monotonic() < deadline, "JupyterLab did not answer"
-            time.sleep(0.5)
-    yield f"http://127.0.0.1:{port}/lab/tree/{notebook.name}"
-    server.terminate()
-    server.wait(30)
+    """Address of the notebook in a JupyterLab over its folder."""
+    with serving_lab(tmp_path, tmp_path) as url:
+        yield url + notebook.name
 
 
 def test_in_jupyterlab_the_slider_steps(chromium, jupyter_lab, walk):

@@ -64,6 +64,27 @@ def test_the_report_at_its_beginning_and_in_the_middle(view, tmp_path, name, wid
     assert_well_laid_out(view, width)
 
 
+@pytest.fixture(scope="module")
+def demo_report(tmp_path_factory):
+    """The page that ``minivllm demo`` writes."""
+    from minivllm.entrypoints.demo import run_demo
+
+    path = tmp_path_factory.mktemp("demo") / "report.html"
+    run_demo(path)
+    return path.as_uri()
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_the_report_of_the_demo_fits(view, demo_report, width):
+    view.goto(demo_report)
+    for step in (0, 25):
+        view.evaluate(f"location.hash = 'step={step}'")
+        assert_well_laid_out(view, width)
+    assert view.evaluate(LETTERS) >= (9 if width == WIDTHS[0] else 10.5)
+    chart = view.locator("#chart")
+    assert chart.evaluate("box => box.scrollWidth <= box.clientWidth")
+
+
 @pytest.mark.parametrize("width", WIDTHS)
 def test_the_report_without_scripts(chromium, tmp_path, width):
     save_html(preempting(), tmp_path / "run.html")

@@ -213,7 +213,7 @@ def test_a_disabled_control_looks_otherwise(play):
     off = '#settings [data-engine="2"] [data-key=num_blocks]'
     look = "(input) => getComputedStyle(input).opacity"
     assert play.locator(off).evaluate(look) != play.locator(off.replace("2", "1", 1)).evaluate(look)
-    expect(play.locator("#sliders")).to_contain_text("One engine")
+    expect(play.locator("#sliders")).to_contain_text("There is one engine")
 
 
 # -- playing ---------------------------------------------------------------------------------------

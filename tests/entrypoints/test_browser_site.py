@@ -17,9 +17,9 @@ OUTPUTS = """() => [...document.querySelectorAll(".cell[data-runs]")].map(cell =
   [cell.dataset.number, ...[...cell.querySelectorAll(".outputs > *")].map(it =>
     it.classList.contains("figure") ? it.innerHTML.replace(/ style="min-width[^"]*"/, "")
       : it.textContent.trimEnd())])"""
-WIDE = """() =>
-  [...document.querySelectorAll(".cell .code pre, .cell .code code")]
+WIDE = """() => [...document.querySelectorAll(".cell .code pre")]
   .filter(it => it.scrollWidth > it.clientWidth).map(it => it.textContent.slice(0, 80))"""
+SIDEWAYS = "(({ scrollWidth, clientWidth }) => scrollWidth - clientWidth)(document.documentElement)"
 # Words of Latin letters that a cell of a table has on two lines.
 BROKEN = r"""() => [...document.querySelectorAll("td, th")].flatMap(cell => {
   const walker = document.createTreeWalker(cell, NodeFilter.SHOW_TEXT), found = [];
@@ -77,7 +77,7 @@ def test_pages_fit_their_window_and_break_no_word_and_shrink_no_letter(still, si
         for width in WIDTHS:
             still.set_viewport_size({"width": width, "height": 900})
             where = f"{name or 'index.html'} at {width}"
-            assert still.evaluate("document.documentElement.scrollWidth") == width, where
+            assert still.evaluate(SIDEWAYS) == 0, where
             assert still.evaluate(BROKEN) == [], where
             assert still.evaluate(LETTERS) >= (9 if width == 400 else 10.5), where
             assert width < 800 or still.evaluate(WIDE) == [], where
@@ -164,6 +164,7 @@ def test_a_link_from_elsewhere_has_a_card_and_a_description(page, site):
 
 def test_the_first_page_says_all_without_scrolling_and_its_toy_moves(page, site):
     open_at(page, site, 1440)
+    assert page.title() == "How an LLM server works, in Python you can read · minivllm"
     for what in ("h1", ".go .main", "#install", ".proofs li:last-child", "#toy .said"):
         box = page.locator(what).bounding_box()
         assert box["y"] + box["height"] <= 900, what
@@ -221,6 +222,12 @@ def test_search_finds_each_term_in_english_and_in_chinese(page, site):
     assert urls[0].endswith("glossary.html#term-chunked-prefill")
     assert any("/07_chunked" in url for url in urls)
     assert not any("/teach/" in url for url in urls)
+    texts = page.locator("#hits span").all_text_contents()
+    ends = {found[1] for text in texts if (found := re.search(r"(\w+)…$", text))}
+    known = set(re.findall(r"\w+", page.request.get(site + "search.json").text()))
+    assert ends
+    assert ends <= known  # no word is cut
+    assert not any("pip install" in text for text in texts)
     page.fill("#query", "前缀缓存")
     expect(page.locator("#hits a").first).to_contain_text("prefix caching")
     page.press("#query", "Enter")
@@ -263,6 +270,29 @@ def test_boxes_of_the_map_and_cards_lead_to_pages(page, site):
 
 
 # -- running ---------------------------------------------------------------------------------------
+
+
+def test_pythons_files_are_there_before_it_is_needed(chromium, site):
+    """The page has asked for all of them; Python starts as the pointer comes to a button."""
+    page = chromium.new_page()
+    page.goto(site + NOTEBOOK)
+    asked = set(page.eval_on_selector_all("link[rel=prefetch]", "all => all.map(it => it.href)"))
+    assert all(page.request.get(url).ok for url in asked)
+    assert page.locator(".running-bar").is_hidden()
+    assert not page.workers
+    needed = set()
+    page.context.on("request", lambda request: needed.add(request.url))
+    with page.expect_worker():
+        page.hover('[aria-label="Run cell 3"]')
+    assert page.locator(".running-bar").is_hidden()  # nothing runs yet
+    page.click('[aria-label="Run cell 3"]')
+    expect(page.locator('[data-number="3"] .tools')).to_contain_text(" s", timeout=SECONDS)
+    of_python = {url for url in needed if "/playground/" in url and "worker.js" not in url}
+    assert of_python == asked
+    assert len(page.workers) == 1
+    page.goto(site + "20_parallelism.html")  # which does not run
+    assert page.locator("link[rel=prefetch]").count() == 0
+    page.close()
 
 
 def test_a_notebook_runs_on_its_page(page, site):

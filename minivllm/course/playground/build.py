@@ -30,9 +30,7 @@ PYODIDE_FILES = (
 )  # fmt: skip
 NEEDED = ("jinja2", "markupsafe", "polib")  # what figures and catalogues import: all work as Python
 # What a page asks for before Python starts in its worker.
-NEEDED_BY_PYTHON = (
-    "engine.js", "worker.js", *(f"pyodide/{name}" for name in PYODIDE_FILES), "minivllm.zip",
-)  # fmt: skip
+NEEDED_BY_PYTHON = ("engine.js", *(f"pyodide/{name}" for name in PYODIDE_FILES), "minivllm.zip")
 LEFT_OUT = ("*.safetensors", "tokenizer.json", "*.pyc")  # weights and vocabularies: they need torch
 
 
