@@ -25,6 +25,7 @@ _TABLE: dict[str, tuple[str, str]] = {
     "MINIVLLM_XRAY_MAX_BYTES": ("268435456", "bound of that file; its oldest steps are dropped"),
     "MINIVLLM_XRAY_TEXT": ("1", "0: leave token ids out of that file"),
     "MINIVLLM_XRAY_CHECK": ("0", "1: compare each step of an X-ray with vLLM's own blocks"),
+    "SITE_URL": ("", "address of minivllm's site, to which the pages then link"),
     "MINIVLLM_SHAKE_SEED": ("", "for tests: shake the last bits of products, by this number"),
     "MINIVLLM_XRAY_POLICY": ("", "module:Class of the policy that orders vLLM's waiting queue"),
 }
@@ -48,6 +49,12 @@ def logging_level() -> str:
             f"got {level!r}."
         )
     return level
+
+
+def site_url() -> str:
+    """Address that pages of the site are found below; "" if it is not known."""
+    url = get("SITE_URL").strip()
+    return url and url.rstrip("/") + "/"
 
 
 def log_stats_interval() -> float:

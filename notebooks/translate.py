@@ -216,6 +216,9 @@ LABELS_DRAWN = (  # single words of figures, which are names in the code
     "filled", "written", "empty", "in flight", "prefill", "decode", "verify", "idle", "seconds",
     "budget", "usable", "device", "known", "wasted", "padded", "flat", "Queues",
     "Hint", "Solution", "hint", "idea", "solution", "#th",
+    "windows keep only the ends of prompts", "unknown", "preempted for blocks",
+    "preempted by a reset of the cache", "a prompt of # tokens ahead", "What vLLM # did",
+    "recorded, ended at step #", "recorded up to step #",
 )  # fmt: skip
 
 

@@ -9,6 +9,7 @@ from contextlib import suppress
 from copy import copy
 from pathlib import Path
 
+from minivllm.lab.translation import translated
 from minivllm.lab.viz.figures.timeline import timeline
 from minivllm.lab.viz.page.chrome_trace import save_chrome_trace
 from minivllm.lab.viz.page.page import page
@@ -21,6 +22,7 @@ from minivllm.xray.engines import load_engines, report_engines
 from minivllm.xray.follow import follow
 from minivllm.xray.format import XRay
 from minivllm.xray.replay import check_records
+from minivllm.xray.reports import Report, report
 from minivllm.xray.scenarios import parse_changes, what_if
 from minivllm.xray.verification import verify
 from minivllm.xray.waits_table import waits_table
@@ -58,6 +60,7 @@ def run_xray(
         return 0
     changes = parse_changes(settings)
     xrays = load_engines(file)
+    reports = {}
     code = 0
     for name, xray in xrays.items():
         check(xray.trace.num_steps > 0, "FILE", name, "an X-ray with at least one step")
@@ -66,7 +69,10 @@ def run_xray(
             print(f"== {name} ==")
         if folder is not None:
             check_records(xray)
-            for path in write_pages(xray, folder):
+        if folder is not None or not (verifies or settings):
+            reports[name] = report(xray)
+        if folder is not None:
+            for path in write_pages(reports[name], folder):
                 print(path, file=sys.stderr if as_json else sys.stdout)
         if verifies:
             found = verify(xray)
@@ -75,7 +81,7 @@ def run_xray(
         elif settings:
             _print_what_if(xray, changes, folder)
     if not verifies and not settings:
-        found_all = report_engines(xrays)
+        found_all = report_engines(reports)
         print(json.dumps(found_all.to_json(), indent=1) if as_json else found_all)
     return code
 
@@ -90,7 +96,7 @@ def _print_what_if(xray: XRay, changes: list[dict], folder: Path | None) -> None
         print(path)
 
 
-def write_pages(xray: XRay, folder: Path) -> list[Path]:
+def write_pages(found: Report, folder: Path) -> list[Path]:
     """Write the stepper page, the timeline's last steps and the file for Perfetto.
 
     Of a run whose oldest steps were dropped it is only the timeline: the others begin with step 0.
@@ -101,6 +107,7 @@ def write_pages(xray: XRay, folder: Path) -> list[Path]:
         ValueError: if no step has ended.
     """
     folder.mkdir(parents=True, exist_ok=True)
+    xray = found.xray
     trace = of_ended_steps(xray.trace)
     check(trace.num_steps > trace.first_step, "FILE", xray.trace, "an X-ray with a step that ended")
     paths = [folder / name for name in ("timeline.svg", "xray.html", "perfetto.json")]
@@ -109,8 +116,9 @@ def write_pages(xray: XRay, folder: Path) -> list[Path]:
     if trace.first_step > 0:
         logger.warning("steps before %d were dropped: only a timeline is drawn.", trace.first_step)
         return paths[:1]
-    title = f"What vLLM {xray.header.get('vllm_version', '?')} did"
-    text = page(trace, title, outputs=None, decode=None, waits=waits_table(xray, trace))
+    version = str(xray.header.get("vllm_version", "?"))
+    title = translated("What vLLM # did").replace("#", version)
+    text = page(trace, title, outputs=None, decode=None, waits=waits_table(found, trace))
     paths[1].write_text(text, encoding="utf-8")
     save_chrome_trace(trace, paths[2])
     return paths

@@ -11,7 +11,7 @@ from typing import Any
 
 from minivllm.logger import init_logger
 from minivllm.xray.format import XRay, load_xray
-from minivllm.xray.reports import Report, counted, report
+from minivllm.xray.reports import Report, counted
 from minivllm.xray.writer import path_of
 
 logger = init_logger(__name__)
@@ -74,7 +74,6 @@ class EnginesReport:
         ]
 
 
-def report_engines(xrays: dict[str, XRay]) -> Report | EnginesReport:
+def report_engines(reports: dict[str, Report]) -> Report | EnginesReport:
     """The report of a run; with several engines one for each, and what they come to together."""
-    reports = {name: report(xray) for name, xray in xrays.items()}
     return EnginesReport(reports) if len(reports) > 1 else next(iter(reports.values()))

@@ -17,6 +17,7 @@ from starlette.responses import HTMLResponse, RedirectResponse
 from minivllm.config import CacheConfig, SchedulerConfig
 from minivllm.entrypoints.openai.errors import RequestError, add_handlers
 from minivllm.entrypoints.openai.glass.routes import LOOPBACK, add_glass, same_origin
+from minivllm.lab.translation import translated
 from minivllm.lab.viz.page.page import page
 from minivllm.logger import init_logger
 from minivllm.trace.records import Record
@@ -27,6 +28,8 @@ from minivllm.xray.fields import needed
 from minivllm.xray.follow import Following, grown_lines
 from minivllm.xray.format import load_xray
 from minivllm.xray.replay import check_records
+from minivllm.xray.reports import report
+from minivllm.xray.waits_table import waits_table
 
 logger = init_logger(__name__)
 
@@ -165,9 +168,9 @@ def steps_page(run: AttachedRun) -> str:
         trace = of_ended_steps(xray.trace)
         if trace.num_steps == 0:
             return ""
-        end = "recorded, ended at" if run.has_ended else "recorded up to"
-        title = f"vLLM {run.version}, {end} step {trace.num_steps - 1}"
-        return page(trace, title, None, decode=None)
+        end = "recorded, ended at step #" if run.has_ended else "recorded up to step #"
+        title = f"vLLM {run.version}, {translated(end).replace('#', str(trace.num_steps - 1))}"
+        return page(trace, title, None, decode=None, waits=waits_table(report(xray), trace))
     except (OSError, ValueError) as error:  # a line of it is broken
         run.can_step = False
         logger.warning("%s cannot be stepped through: %s", run.path, error)

@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 
+from minivllm.lab.translation import translated
 from minivllm.lab.viz.draw.palette import owners_of
-from minivllm.lab.viz.draw.wording import count
-from minivllm.lab.viz.page.page import Waits
+from minivllm.lab.viz.page.page import Waits, sum_of_waits
 from minivllm.trace import Trace
-from minivllm.xray.format import XRay
-from minivllm.xray.reports import counted, report
+from minivllm.xray.reports import Report, counted
 
 
-def waits_table(xray: XRay, trace: Trace) -> Waits:
+def waits_table(found: Report, trace: Trace) -> Waits:
     """Add up each request's waits; those that waited longest come first.
 
     Args:
-        xray: the recording.
+        found: of the recording.
         trace: its steps that are drawn.
-
-    Raises:
-        ValueError: as ``report``.
     """
-    found = report(xray)
     steps: dict[str, Counter] = {}
     seconds: dict[str, Counter] = {}
     for wait in found.walk.waits:
@@ -38,19 +34,23 @@ def waits_table(xray: XRay, trace: Trace) -> Waits:
             "request": name,
             "steps": causes.total(),
             "seconds": seconds[name].total(),
-            "why": counted(causes, seconds[name]),
+            "why": counted(_in_words(causes), _in_words(seconds[name])),
         }
         for name, causes in steps.items()
         if name in owners
     ]
     rows.sort(key=lambda row: (-row["seconds"], -row["steps"], row["row"]))
-    return Waits(_summary(len(rows), len(found.walk.arrivals), found.steps_waited), rows)
+    causes = found.steps_waited
+    why = counted(_in_words(causes))
+    summary = sum_of_waits(len(rows), len(found.walk.arrivals), causes.total(), why)
+    return Waits(summary, rows)
 
 
-def _summary(num_waited: int, num_requests: int, steps: Counter) -> str:
-    if not num_waited:
-        return f"{count(num_requests, 'request')}, and none waited."
-    return (
-        f"{num_waited} of {count(num_requests, 'request')} waited, together "
-        f"{count(steps.total(), 'step')}: {counted(steps)}."
-    )
+def _in_words(by_cause: Counter) -> Counter:
+    """The same by causes in the language that is set; numbers in them are "#" for a catalogue."""
+
+    def told(cause: str) -> str:
+        number = re.search(r"\d+", cause)
+        return translated(re.sub(r"\d+", "#", cause)).replace("#", number[0] if number else "#")
+
+    return Counter({told(cause): number for cause, number in by_cause.items()})

@@ -110,7 +110,7 @@ def test_two_pages_share_an_engine(open_page, server):
     expect(other.locator("#talk > p .badge")).to_have_text(["B"])
     expect(other.locator("#tables .yours .badge")).to_have_text(["B"])
     assert mine.locator("#tables .slot.filled").first.text_content() != ""
-    expect(mine.locator("#chart")).to_have_attribute(
+    expect(mine.locator("#chart svg.rows")).to_have_attribute(
         "aria-label", re.compile("^Timeline, steps 0–1")
     )
     # A closed tab frees its blocks before your eyes.
@@ -367,7 +367,7 @@ def test_a_recorded_run_has_a_scrubber_and_no_chat(attached):
     slider.focus()
     slider.press("End")
     slider.press("ArrowLeft")
-    expect(view.locator("#step")).to_have_text("step 303 of 304")
+    expect(view.locator("#step")).to_have_text("step 303 of 0–304")
 
 
 def test_a_run_that_grows_is_live_and_steps_back_on_a_page_of_its_own(attached, tmp_path):

@@ -105,11 +105,12 @@ def test_axe_finds_nothing_serious_in_the_report(view, tmp_path, scheme):
 @pytest.fixture(scope="module")
 def xray_page(tmp_path_factory):
     """The X-ray page of the shipped run."""
+    from minivllm.xray import report
     from minivllm.xray.command import write_pages
     from minivllm.xray.shipped import shipped_run
 
     folder = tmp_path_factory.mktemp("xray")
-    write_pages(shipped_run(), folder)
+    write_pages(report(shipped_run()), folder)
     return (folder / "xray.html").as_uri()
 
 

@@ -60,7 +60,7 @@ def play(page):
     choose(page, "decode-stall")
     expect(page.locator("#error")).to_be_hidden()
     page.click("#dock-step")
-    expect(page.locator("#step")).to_have_text("step 7 of 44", timeout=SECONDS)
+    expect(page.locator("#step")).to_have_text("step 7 of 0–44", timeout=SECONDS)
     return page
 
 
@@ -238,11 +238,11 @@ def test_each_preset_opens_at_its_own_step(play):
 def test_two_runs_have_one_scale_and_the_slider_shows_a_step_of_either(play):
     assert float(number(play, "ITL, worst")) > 5 * float(number(play, "ITL, worst", "2"))
     play.press("#slider", "Home")
-    assert play.text_content("#step").startswith("step 0 of 44")
+    assert play.text_content("#step").startswith("step 0 of 0–44")
     play.keyboard.press("ArrowRight")
-    assert play.text_content("#step").startswith("step 1 of 44")
+    assert play.text_content("#step").startswith("step 1 of 0–44")
     play.check('[name=which][value="2"]')
-    assert play.text_content("#step").startswith("step 1 of 51")
+    assert play.text_content("#step").startswith("step 1 of 0–51")
     now = [float(play.get_attribute("#now", name)) for name in ("y", "height")]
     play.check('[name=which][value="1"]')
     assert float(play.get_attribute("#now", "y")) + now[1] <= now[0]  # above the one of 2
@@ -295,7 +295,7 @@ def test_the_rail_folds(play):
 
 def test_a_policy_is_run_soon_after_the_last_key(play):
     choose(play, "own-policy")
-    expect(play.locator("#step")).to_have_text(re.compile("of 154"), timeout=SECONDS)
+    expect(play.locator("#step")).to_have_text(re.compile("of 0–154"), timeout=SECONDS)
     before = number(play, "TTFT, median", "2")
     code = play.input_value("#policy textarea")
     play.fill("#policy textarea", code.replace("request.sampling", "-request.sampling"))
@@ -343,7 +343,7 @@ def test_a_short_link_holds_the_whole_setting(play):
 def test_a_reload_loses_nothing(play):
     choose(play, "own-policy")
     mine = play.input_value("#policy textarea") + "# mine\n"
-    expect(play.locator("#step")).to_have_text(re.compile(r"of 1[45]\d"), timeout=SECONDS)
+    expect(play.locator("#step")).to_have_text(re.compile(r"of 0–1[45]\d"), timeout=SECONDS)
     play.press("#slider", "Home")
     play.fill("#policy textarea", mine)  # not run
     play.click("#tab-lab")

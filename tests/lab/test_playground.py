@@ -116,7 +116,7 @@ def test_a_preemption_is_in_the_timeline():
     rows = reply["runs"]["1"]["timeline"]["rows"]
     steps = [step for row in rows for step in row[3]]
     assert len(steps) == numbers(reply, "1")["preemptions"] > 0
-    assert all(kinds[step - first] == "w" for first, kinds, _, out, _ in rows for step in out)
+    assert all(kinds[step - first] == "w" for first, kinds, _, out, *_ in rows for step in out)
 
 
 def test_a_preset_opens_at_what_its_lesson_is_about():
@@ -260,6 +260,21 @@ def test_the_lab_is_held_to_vllms_recordings():
     wrong = source.replace("token_budget -= num_new", "pass")
     assert ask("grade_lab", name="schedule", source=wrong)["text"].startswith("FAILED")
     assert ask("grade_lab", name="schedule", source="x = 1")["error"]
+
+
+@pytest.mark.parametrize("seed", [0, 3])
+@pytest.mark.parametrize("name", ["schedule", "cap"])
+def test_a_lab_says_at_how_many_steps_it_is_right(name, seed):
+    lab = learn.lab(name)["stub"]
+    whole = {"schedule": inspect.getsource(schedule), "cap": CAP}[name]
+    whole = whole.replace("def schedule", "def my_schedule")
+    part = whole.replace("num_new = min(num_tokens - num_computed, token_budget)", "num_new = 1")
+    part = part.replace("num_requests > 1", "num_requests > 2")
+    equal, total = ask("grade_lab", name=name, source=whole, seed=seed)["equal"]
+    assert equal == total > 20
+    fewer, of = ask("grade_lab", name=name, source=part, seed=seed)["equal"]
+    assert 0 < fewer < of == total
+    assert "equal" not in ask("grade_lab", name=name, source=lab, seed=seed)
 
 
 CAP = """\

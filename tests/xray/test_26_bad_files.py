@@ -109,7 +109,7 @@ def watch(path):
 def draw(path):
     xray = load_xray(path)
     check_records(xray)
-    write_pages(xray, path.parent / "pages")
+    write_pages(report(xray), path.parent / "pages")
 
 
 @pytest.mark.parametrize("seed", range(12))

@@ -9,6 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from minivllm.cli import app
+from minivllm.xray import report
 from minivllm.xray.engines import load_engines, report_engines
 from minivllm.xray.recorder import Recorder
 from minivllm.xray.vllm_version import engine_of
@@ -80,7 +81,7 @@ def test_vllm_says_which_engine_it_is(monkeypatch, size, index, process, engine)
 def test_a_report_for_each_engine_and_for_all(folder):
     xrays = load_engines(folder / "run.jsonl")
     assert list(xrays) == ["run.dp0.jsonl", "run.dp1.jsonl"]
-    text = str(report_engines(xrays))
+    text = str(report_engines({name: report(xray) for name, xray in xrays.items()}))
     assert text.count("vLLM 0.32.0, ") == 2
     assert "== all 2 engines ==\n16 requests (run.dp0.jsonl 8, run.dp1.jsonl 8), 181 steps" in text
     (alone,) = load_engines(folder / "run.dp1.jsonl").values()

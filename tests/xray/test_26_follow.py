@@ -106,20 +106,26 @@ def pictures_of(path, until):
     return asyncio.run(main())
 
 
+def heading(page):
+    return page.partition("<h1>")[2].partition("</h1>")[0]
+
+
 def test_the_page_of_a_run_that_has_ended_says_so_and_has_a_scrubber(tmp_path):
     path = tmp_path / "run.jsonl"
     path.write_text("".join(LINES[:60]) + ended_line())
     contents, page = pictures_of(path, lambda content: content["ended"])
-    assert "recorded, ended at step" in page
+    assert "recorded, ended at step" in heading(page)
     assert 'type="range"' in page
     contents, page = pictures_of(WAITS, lambda content: content["ended"])
-    assert "recorded, ended at step 304" in page
+    assert "recorded, ended at step 304" in heading(page)
+    assert "21 of 29 requests waited" in page
+    assert page.count("data-row=") > 20, "who waited, and why"
     path.write_text("".join(LINES[:60]))
     last = max(json.loads(line)["step"] for line in LINES[1:60])
     contents, page = pictures_of(path, lambda content: content["frame"]["step"] == last)
     assert not contents[-1]["ended"]
-    title = page.partition("<title>")[2].partition("</title>")[0]
-    assert "recorded" not in title
+    assert heading(page) == "vLLM 0.32.0"
+    assert 'id="state"' in page, "where it says how far the run is"
 
 
 def test_the_page_goes_on_behind_a_line_that_cannot_be_read(tmp_path):

@@ -50,6 +50,7 @@ for (const button of document.querySelectorAll("button[data-copy]")) button.addE
 
 const find = async () => (await import("./search.js")).open();
 document.querySelector("#search").addEventListener("click", find);
+if (location.hash === "#search") find();  // a link on a page that has no index
 addEventListener("keydown", event => {
   if (event.key !== "/" || event.target.closest("input, textarea, select, [contenteditable]")) return;
   event.preventDefault();

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from minivllm.course.asking.answers import is_whole
 from minivllm.course.grading.drawn_steps import drawn_steps
-from minivllm.course.grading.function_lab import FunctionLab, WrongEntry, call
+from minivllm.course.grading.function_lab import FunctionLab, WrongEntry, call, share_of
 from minivllm.course.grading.recorded_steps import RecordedStep, recorded_steps
 from minivllm.course.grading.run import Fault
 from minivllm.utils.math_utils import cdiv
@@ -56,25 +56,38 @@ def schedule(running, waiting, token_budget, max_num_seqs, num_free_blocks, bloc
 
 
 def check_schedule(function: Callable, seed: int) -> str:
-    recorded = recorded_steps(
+    number = 0
+    for step in _steps(seed):
+        _check_step(function, step)
+        number += 1
+    if seed:
+        return f"equal to the engine's own plan in {number} drawn steps"
+    return f"equal to vLLM's own plan in {number} recorded steps"
+
+
+def share_of_schedule(function: Callable, seed: int) -> tuple[int, int]:
+    return share_of(_check_step, function, _steps(seed))
+
+
+def _steps(seed: int) -> Iterator[RecordedStep]:
+    if seed:
+        return drawn_steps(seed, with_threshold=False)
+    return recorded_steps(
         enable_prefix_caching=False, enable_chunked_prefill=True, long_prefill_token_threshold=0
     )
-    steps = 0
-    for step in drawn_steps(seed, with_threshold=False) if seed else recorded:
-        limits = {
-            "token_budget": step.config["max_num_batched_tokens"],
-            "max_num_seqs": step.config["max_num_seqs"],
-            "num_free_blocks": step.num_free_blocks,
-            "block_size": step.config["block_size"],
-        }
-        got = call(function, dict(step.running), dict(step.waiting), **limits)
-        if not isinstance(got, dict) or not all(map(is_whole, got.values())):
-            raise Fault("return a dict of whole numbers, tokens by name")
-        _compare_plans(step, got)
-        steps += 1
-    if seed:
-        return f"equal to the engine's own plan in {steps} drawn steps"
-    return f"equal to vLLM's own plan in {steps} recorded steps"
+
+
+def _check_step(function: Callable, step: RecordedStep) -> None:
+    limits = {
+        "token_budget": step.config["max_num_batched_tokens"],
+        "max_num_seqs": step.config["max_num_seqs"],
+        "num_free_blocks": step.num_free_blocks,
+        "block_size": step.config["block_size"],
+    }
+    got = call(function, dict(step.running), dict(step.waiting), **limits)
+    if not isinstance(got, dict) or not all(map(is_whole, got.values())):
+        raise Fault("return a dict of whole numbers, tokens by name")
+    _compare_plans(step, got)
 
 
 def _compare_plans(step: RecordedStep, got: dict) -> None:
@@ -127,4 +140,5 @@ LAB = FunctionLab(
     "Write the scheduler's plan of one step.",
     "Blocks of a running request: those for all tokens after the step, less those it has already.",
     difficulty=3, minutes=30, stub=my_schedule, check=check_schedule,
+    share=share_of_schedule,
 )  # fmt: skip

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from minivllm.course.asking.answers import is_whole
 from minivllm.course.grading.drawn_steps import drawn_steps
-from minivllm.course.grading.function_lab import FunctionLab, WrongEntry, call
-from minivllm.course.grading.recorded_steps import recorded_steps
+from minivllm.course.grading.function_lab import FunctionLab, WrongEntry, call, share_of
+from minivllm.course.grading.recorded_steps import RecordedStep, recorded_steps
 from minivllm.course.grading.run import Fault
 
 
@@ -27,23 +27,36 @@ def cap(num_new, token_budget, long_prefill_token_threshold, num_requests):
 
 
 def check_cap(function: Callable, seed: int) -> str:
-    recorded = recorded_steps(long_prefill_token_threshold=lambda value: value > 0)
     calls = 0
-    for step in drawn_steps(seed, with_threshold=True) if seed else recorded:
-        budget = step.config["max_num_batched_tokens"]
-        given = {
-            "long_prefill_token_threshold": step.config["long_prefill_token_threshold"],
-            "num_requests": len(step.running) + len(step.waiting),
-        }
-        for name, right in step.plan.items():
-            calls += 1
-            _check_number(function, step.missing[name], budget, given, right)
-            budget -= right
+    for step in _steps(seed):
+        _check_step(function, step)
+        calls += len(step.plan)
     alone = {"long_prefill_token_threshold": 4, "num_requests": 1}
     _check_number(function, 9, 20, alone, 9)
     _check_number(function, 9, 20, {"long_prefill_token_threshold": 0, "num_requests": 5}, 9)
     who = "the engine" if seed else "vLLM"
     return f"equal to what {who} scheduled {calls} times under a threshold"
+
+
+def share_of_cap(function: Callable, seed: int) -> tuple[int, int]:
+    return share_of(_check_step, function, _steps(seed))
+
+
+def _steps(seed: int) -> Iterator[RecordedStep]:
+    if seed:
+        return drawn_steps(seed, with_threshold=True)
+    return recorded_steps(long_prefill_token_threshold=lambda value: value > 0)
+
+
+def _check_step(function: Callable, step: RecordedStep) -> None:
+    budget = step.config["max_num_batched_tokens"]
+    given = {
+        "long_prefill_token_threshold": step.config["long_prefill_token_threshold"],
+        "num_requests": len(step.running) + len(step.waiting),
+    }
+    for name, right in step.plan.items():
+        _check_number(function, step.missing[name], budget, given, right)
+        budget -= right
 
 
 def _check_number(function: Callable, num_new: int, budget: int, given: dict, right: int) -> None:
@@ -74,5 +87,5 @@ LAB = FunctionLab(
     "07",
     "Write the rule that cuts prompts into chunks.",
     "Two limits; the second one holds only while other requests are there.",
-    difficulty=1, minutes=10, stub=my_cap, check=check_cap,
+    difficulty=1, minutes=10, stub=my_cap, check=check_cap, share=share_of_cap,
 )  # fmt: skip

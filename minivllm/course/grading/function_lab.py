@@ -10,7 +10,8 @@ from __future__ import annotations
 import inspect
 import math
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any
@@ -56,6 +57,21 @@ def call(function: Callable, *args, **kwargs) -> Any:
         if isinstance(error, (NotImplementedError, Fault)):
             raise error from None
         raise Fault(describe_error(error)) from error
+
+
+def share_of(check: Callable, function: Callable, steps: Iterable) -> tuple[int, int]:
+    """Count the steps at which the reader's function is right, and all of them.
+
+    Args:
+        check: called with the function and a step; raises ``Fault`` unless it is right there.
+    """
+    equal = total = 0
+    for step in steps:
+        total += 1
+        with suppress(Fault):
+            check(function, step)
+            equal += 1
+    return equal, total
 
 
 def check_tensor(
@@ -108,6 +124,8 @@ class FunctionLab:
         stub: the function to begin with; its docstring is the specification.
         check: called with a function and a seed; raises ``Fault`` unless the function is right;
             returns what it was held to, alone or as ``Passed`` with a figure.
+        share: called as ``check``; how many of the steps that it is held to are equal, and how many
+            there are. None: it is not held to steps.
         solution_module: that of a solution which needs what the other labs do not; else it is
             beside the stub.
     """
@@ -119,6 +137,7 @@ class FunctionLab:
     minutes: int
     stub: Callable
     check: Callable[[Callable, int], str | Passed]
+    share: Callable[[Callable, int], tuple[int, int]] | None = None
     solution_module: str = ""
     _misses: list[str] = field(default_factory=list)
 

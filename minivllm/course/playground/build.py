@@ -21,16 +21,16 @@ from minivllm.course.playground.texts import PAGE, files_with_texts, known_langu
 PACKAGE = Path(__file__).parents[2]
 REPORT = PACKAGE / "lab/viz/page"
 SHARED = (
-    "tokens.css", "draw.css", "timeline.css", "dock.css",
+    "tokens.css", "draw.css", "header.css", "timeline.css", "dock.css",
     "draw.js", "stepping.js", "theme.js", "timeline.js", "dock.js",
 )  # fmt: skip
 PYODIDE = "pyodide@314.0.7"
 PYODIDE_FILES = (
     "pyodide.mjs", "pyodide.asm.mjs", "pyodide.asm.wasm", "python_stdlib.zip", "pyodide-lock.json",
 )  # fmt: skip
-NEEDED = ("jinja2", "markupsafe", "polib")  # what figures and catalogues import: all work as Python
 # What a page asks for before Python starts in its worker.
 NEEDED_BY_PYTHON = ("engine.js", *(f"pyodide/{name}" for name in PYODIDE_FILES), "minivllm.zip")
+NEEDED = ("jinja2", "markupsafe", "polib")  # what figures and catalogues import: all work as Python
 LEFT_OUT = ("*.safetensors", "tokenizer.json", "*.pyc")  # weights and vocabularies: they need torch
 
 

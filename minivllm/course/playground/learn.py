@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from contextlib import redirect_stdout
+from contextlib import redirect_stdout, suppress
 from pathlib import Path
 from typing import Any
 
@@ -106,8 +106,9 @@ def _take(kept: str) -> None:
 def grade_lab(name: str, source: str, seed: int = 0, kept: str = "") -> dict[str, Any]:
     """Grade the reader's function of a lab. With seed 0, "schedule" is held to vLLM's recordings.
 
-    Returns: "text", the verdict; "right", None of a stub that is not filled; and "file", the
-        progress file behind it.
+    Returns: "text", the verdict; "right", None of a stub that is not filled; "file", the progress
+        file behind it; and "equal", where the lab is held to steps: at how many of them the
+        function is right, and how many there are.
 
     Raises:
         ValueError: for another lab, a seed that is none, or a progress file that is broken.
@@ -120,7 +121,11 @@ def grade_lab(name: str, source: str, seed: int = 0, kept: str = "") -> dict[str
         raise InReadersCode(f"define a function {asked.stub.__name__}.", None)
     _take(kept)
     graded = _graded(lambda: asked.grade(function, seed))
-    return {**graded, "right": _is_right(), "file": format_progress(read_progress())}
+    graded["right"] = _is_right()
+    if asked.share is not None:
+        with suppress(NotImplementedError), redirect_stdout(Printed()):
+            graded["equal"] = asked.share(function, seed)
+    return {**graded, "file": format_progress(read_progress())}
 
 
 def quiz(chapter: str) -> list[dict[str, Any]]:

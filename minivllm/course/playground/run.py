@@ -16,7 +16,7 @@ from minivllm.lab.sim.result import percentiles
 from minivllm.lab.translation import translated
 from minivllm.lab.viz.draw.palette import owners_of
 from minivllm.lab.viz.figures.latency import Latencies, read_latencies
-from minivllm.lab.viz.model.timeline_model import History, read_history
+from minivllm.lab.viz.model.timeline_model import History, TimelineWindow, read_history
 from minivllm.lab.viz.model.times import step_milliseconds
 from minivllm.lab.viz.page.page import owners_to_json, run_to_json
 from minivllm.lab.viz.page.timeline_data import timeline_to_json
@@ -46,11 +46,13 @@ class Served:
         latencies = read_latencies(self.trace, "seconds")
         history = read_history(self.trace)
         priorities = {request.request_id: request.priority for request in self.requests}
+        whole = TimelineWindow.of(history, 0, self.trace.num_steps - 1)
+        milliseconds = step_milliseconds(self.trace, history, "seconds")
         return {
             "numbers": _numbers(latencies, history),
             "requests": _rows(latencies, self.trace, priorities),
             "timeline": {
-                **timeline_to_json(history, step_milliseconds(self.trace, history, "seconds")),
+                **timeline_to_json(whole, history.rows.values(), milliseconds),
                 "owners": owners_to_json(history.owners),
             },
         }
@@ -155,7 +157,7 @@ def keeps_prompt_ends(engine: EngineSettings) -> bool:
 
 def _with_hits_explained(told: dict[str, Any]) -> dict[str, Any]:
     """The same, with a longer name for the cache hits of windows."""
-    name = f"{HITS} ({WINDOWS_KEEP_ENDS})"
+    name = f"{HITS} ({translated(WINDOWS_KEEP_ENDS)})"
     numbers = [[name if each[0] == HITS else each[0], *each[1:]] for each in told["numbers"]]
     return {**told, "numbers": numbers}
 

@@ -82,7 +82,8 @@ def own_files(engine: str) -> dict[str, str]:
         if other != language
     ]
     page = jinja.get_template("index.html")
-    files = {page_of(language): page.render(engine=engine, folder=folder, others=others)}
+    site = {"site": f"../{folder}"} if engine == "worker" else {}
+    files = {page_of(language): page.render(engine=engine, folder=folder, others=others, **site)}
     for name, content in (("begin", begin()), ("questions", questions())):
         files[f"{folder}{name}.json"] = json.dumps(content, separators=(",", ":"))
     if folder:

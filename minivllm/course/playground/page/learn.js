@@ -48,14 +48,26 @@ export function learn(asked, engine, chosen) {
   const labEditor = new Editor($("lab-editor"), tr`The function of this lab, in Python`, tr`Grade it`,
     async source => {
       labEditor.say(tr`Python is running…`);
+      showShare();
       const reply = await engine.ask({ call: "grade_lab", name: $("lab-name").value, source,
         seed: Number($("lab-seed").value), kept: kept() }, 30);
       if (reply.error) return labEditor.fail(reply.error, reply.line);
       labEditor.say(reply.text, look(reply.right));
+      showShare(reply.equal, Number($("lab-seed").value) !== 0);
       keep(reply.file);
       await showProgress();
     }, code => save(`lab-${$("lab-name").value}`, code));
+  /** At how many of a lab's steps the code is right: steps that were drawn, or vLLM's. */
+  function showShare(share, isDrawn) {
+    $("lab-share").hidden = !share;
+    if (!share) return;
+    const [equal, total] = share, all = plural(total, "step");
+    $("lab-steps").max = total;
+    $("lab-steps").value = equal;
+    $("lab-equal").textContent = isDrawn ? tr`${equal} of ${all} equal the engine's` : tr`${equal} of ${all} equal vLLM's`;
+  }
   async function showLab() {
+    showShare();
     const { task, stub } = asked.tasks[$("lab-name").value];
     $("lab-task").textContent = task;
     labEditor.code = saved(`lab-${$("lab-name").value}`, stub);

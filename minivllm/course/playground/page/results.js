@@ -56,6 +56,7 @@ function choose(name, step) {
     $("slider").max = frames.length - 1;
     fitLegend();
     prepare();
+    layOut();
   }
   show(indexOf(step));
 }

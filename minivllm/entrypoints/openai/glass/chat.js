@@ -55,7 +55,7 @@ async function readAnswer(answer, lines) {
     }
     if (isAtEnd) requestAnimationFrame(scrollToEnd);
   }
-  throw new Error("The server stopped before the answer ended.");
+  throw new Error(tr`The server stopped before the answer ended.`);
 }
 
 async function ask(text) {
@@ -72,11 +72,11 @@ async function ask(text) {
     const answer = await post("v1/chat/completions", body,
       { signal: asking.signal, headers: { "X-Request-Id": name } });
     const reasons = await readAnswer(answer, lines);
-    lines.forEach((line, i) => reasons[i] === "length" && note(line, `Cut after ${plural(most, "token")}.`));
+    lines.forEach((line, i) => reasons[i] === "length" && note(line, tr`Cut after ${plural(most, "token")}.`));
   } catch (error) {
     const began = lines[0].textContent;
-    const broke = began && error instanceof TypeError ? "The server stopped before the answer ended." : inWords(error);
-    note(lines[0], error.name === "AbortError" ? "You stopped it." : broke);
+    const broke = began && error instanceof TypeError ? tr`The server stopped before the answer ended.` : inWords(error);
+    note(lines[0], error.name === "AbortError" ? tr`You stopped it.` : broke);
     lines.forEach(line => line.parentNode.classList.add("cut"));
   }
   lines.forEach(line => line.parentNode.classList.remove("going"));

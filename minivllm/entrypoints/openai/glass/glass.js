@@ -4,6 +4,7 @@ let last = null;  // the picture that is shown
 let next = null;  // the one that comes after it
 let came = 0;  // when the latest came, in milliseconds
 let whenShown = () => {};  // what else is done with a picture
+const timeline = new Timeline($("chart"));
 
 const COMPILES = 60;  // steps; a process that has done fewer may have to compile
 const LONG = 1500;  // milliseconds without a step
@@ -30,12 +31,12 @@ function keep(picture) {
 }
 
 function show(picture) {
-  const { run: constants, frame: packed, timeline, numbers } = picture;
+  const { run: constants, frame: packed, timeline: steps, numbers } = picture;
   last = picture;
   run = constants;
   const [frame] = unpack([packed]);
   $("gone").hidden = true;
-  if (isAnother(run)) {  // these look at sizes, which makes the browser lay out the page
+  if (isAnother(run)) {
     prepare();
     fitPool();
   }
@@ -46,7 +47,7 @@ function show(picture) {
   drawQueue(frame);
   drawTables(frame);
   drawPool(frame);
-  drawTimeline(timeline);
+  if (steps) timeline.follow({ timeline: { ...steps, owners: steps.owners.map(owner) }, title: steps.told, said: steps.said });
   $("cached-means").hidden = $("shared-means").hidden = false;
   fitMarks([frame]);
   whenShown(picture);
@@ -54,20 +55,18 @@ function show(picture) {
 
 /** The server's sizes: another one may have been started in its place. */
 function drawSizes({ tokens, seqs, length, small }) {
-  const more = small ? "Few on purpose: <code>--num-gpu-blocks-override</code> gives more. " : "";
-  $("sizes").innerHTML = `${run.numBlocks} blocks of ${plural(run.blockSize, "slot")}, one of them the null block. ${more}` +
-    `At most ${plural(tokens, "token")} and ${plural(seqs, "sequence")} a step, ${plural(length, "token")} a request.`;
+  const flag = "<code>--num-gpu-blocks-override</code>", more = small ? tr`Few on purpose: ${flag} gives more.` + " " : "";
+  patch($("sizes"), ["<span>" + tr`${run.numBlocks} blocks of ${plural(run.blockSize, "slot")}, one of them the null block.` +
+    ` ${more}` + tr`At most ${plural(tokens, "token")} and ${plural(seqs, "sequence")} a step, ${plural(length, "token")} a request.` + "</span>"]);
 }
 
 function drawNumbers({ step, running, waiting, free, usable, prompt, cached, note }) {
-  const shown = {
-    "steps": step + 1, "running": running, "waiting": waiting, "blocks free": `${free} of ${usable}`,
-    "from the prefix cache": `${cached} of ${prompt}`,
-  };
-  const why = "prompt tokens that were found in the prefix cache" + (note && `; ${note}`);
-  $("numbers").innerHTML = Object.entries(shown).map(([name, value]) =>
-    `<div${name.endsWith("cache") ? ` title="${escape(why)}"` : ""}>` +
-    `<dt>${name}</dt><dd>${value}</dd></div>`).join("");
+  const why = tr`prompt tokens that were found in the prefix cache` + (note && `; ${note}`);
+  const shown = [
+    [tr`steps`, step + 1], [tr`running`, running], [tr`waiting`, waiting], [tr`blocks free`, tr`${free} of ${usable}`],
+    [tr`from the prefix cache`, tr`${cached} of ${prompt}`, ` title="${escape(why)}"`],
+  ];
+  patch($("numbers"), shown.map(([name, value, about = ""]) => `<div${about}><dt>${name}</dt><dd>${value}</dd></div>`));
 }
 
 let shape = "";
@@ -78,11 +77,11 @@ function isAnother({ dense, detailed, numDrawn, blockSize, tokens }) {
   return shape !== before;
 }
 
-const room = { pool: 0, chart: 0 };  // widths
+let room = 0;  // width of the pool
 /** As many blocks in a line as have room, a round number of them; each as high as a full one. */
 function fitPool() {
   const pool = $("pool"), width = run.dense ? 27 : run.detailed ? 62 : 47;
-  const columns = [40, 20, 16, 12, 10, 8, 6, 5, 4].find(n => n * width <= room.pool) || 4;
+  const columns = [40, 20, 16, 12, 10, 8, 6, 5, 4].find(n => n * width <= room) || 4;
   pool.style.setProperty("--columns", Math.min(columns, Math.max(run.numDrawn, 4)));
   pool.style.setProperty("--lines", Math.ceil(run.blockSize / perLine()));
 }
@@ -94,14 +93,14 @@ const compiles = () => last.pace !== 0 && last.numbers.running + last.numbers.wa
   last.numbers.step < COMPILES && performance.now() - came > LONG;
 
 function stateOf({ pace, ended, server, numbers }) {
-  if (!$("gone").hidden) return "no answer";
-  if (ended) return `recorded, ended at step ${numbers.step}`;
+  if (!$("gone").hidden) return tr`no answer`;
+  if (ended) return tr`recorded, ended at step ${numbers.step}`;
   if (server.attached) {
     const seconds = Math.round((performance.now() - came) / 1000);
-    return `step ${numbers.step}` + (seconds > 3 ? `, nothing new for ${seconds} s` : ", live");
+    return tr`step ${numbers.step}` + (seconds > 3 ? tr`, nothing new for ${seconds} s` : tr`, live`);
   }
-  if (compiles()) return "compiling, about 10 s, only once";
-  return pace === null ? "running" : pace ? `${plural(pace, "step")} a second` : "paused";
+  if (compiles()) return tr`compiling, about 10 s, only once`;
+  return pace === null ? tr`running` : pace ? tr`${plural(pace, "step")} a second` : tr`paused`;
 }
 
 function drawPace() {
@@ -143,15 +142,6 @@ if ($("slider")) {
 }
 setInterval(() => last && ($("state").textContent = stateOf(last)), 500);
 new ResizeObserver(() => {
-  room.pool = $("pool").clientWidth;
-  room.chart = $("chart").clientWidth;
-  if (!last) return;
-  fitPool();
-  drawTimeline(last.timeline);
-}).observe($("chart"));
-const recolour = () => {
-  inks = null;
-  if (last) drawTimeline(last.timeline);
-};
-matchMedia("(prefers-color-scheme: dark)").addEventListener("change", recolour);
-$("theme").addEventListener("change", recolour);
+  room = $("pool").clientWidth;
+  if (last) fitPool();
+}).observe($("pool"));

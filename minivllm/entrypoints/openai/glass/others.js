@@ -1,5 +1,7 @@
 // Requests of other clients: a line each, opened on click. And load that this page makes as one.
 const MOST = 32;  // lines that stay in the conversation
+const STATES = { running: tr`running`, waiting: tr`waiting`, preempted: tr`preempted`, finished: tr`finished` };
+const KINDS = { Chat: tr`Chat`, Completion: tr`Completion`, Request: tr`Request` };
 let past = null;  // ids of the requests that were finished when the page was opened
 let serverId = null;
 let numClients = 0;
@@ -31,7 +33,7 @@ function begin() {
   past = null;
   cards.forEach(card => card.classList.remove("going"));
   cards.clear();
-  say("The server was started again.", "problem");
+  say(tr`The server was started again.`, "problem");
 }
 
 function newCard() {
@@ -48,9 +50,9 @@ function fillCard(card, request) {
   const { going, kind, state, tokens, prompt, answers } = request;
   card.request = request;
   card.classList.toggle("going", going);
-  card.firstChild.innerHTML = `${badge(answers[0][0], going ? "" : "still")}client ${card.dataset.client} · ` +
-    `${plural(tokens, "token")} · ${state}`;
-  if (card.open) card.lastChild.innerHTML = `<small>${kind}</small><p class="prompt">${escape(prompt)}</p>` +
+  patch(card.firstChild, [`<span>${badge(answers[0][0], going ? "" : "still")}${tr`client ${card.dataset.client}`} · ` +
+    `${plural(tokens, "token")} · ${STATES[state]}</span>`]);
+  if (card.open) card.lastChild.innerHTML = `<small>${KINDS[kind]}</small><p class="prompt">${escape(prompt)}</p>` +
     answers.map(([index, text]) => `<p>${badge(index)}${escape(text)}</p>`).join("");
 }
 

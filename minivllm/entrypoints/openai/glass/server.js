@@ -7,7 +7,7 @@ async function send(path, options = {}) {
   if (answer.status === 401 && $("unlock")) $("unlock").hidden = false;
   if (answer.ok) return answer;
   const said = await answer.json().catch(() => ({}));
-  throw new Error(said.error?.message || said.error || `The server answers with status ${answer.status}.`);
+  throw new Error(said.error?.message || said.error || tr`The server answers with status ${answer.status}.`);
 }
 
 const post = (path, body, options = {}) => send(path, {
@@ -16,7 +16,7 @@ const post = (path, body, options = {}) => send(path, {
 });
 
 /** An error in words: a browser's own are none, where the network has failed. */
-const inWords = error => (error instanceof TypeError ? "The server cannot be reached." : error.message);
+const inWords = error => (error instanceof TypeError ? tr`The server cannot be reached.` : error.message);
 
 /** The data of server-sent events, as they come. */
 async function* eventsOf(answer) {

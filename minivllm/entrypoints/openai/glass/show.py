@@ -13,6 +13,7 @@ from typing import Any, cast
 from minivllm.engine.async_llm import AsyncLLM
 from minivllm.entrypoints.openai.glass.transcripts import LastTurn, Transcripts
 from minivllm.kv.kv_cache_spec import table_groups
+from minivllm.lab.translation import translated
 from minivllm.lab.viz.model.live import LiveRun
 from minivllm.lab.viz.page.live import picture
 from minivllm.logger import init_logger
@@ -175,7 +176,7 @@ class GlassShow:
         cache = self.engine.vllm_config.cache_config
         windows = any(group.sliding_window for group in self._run.state.groups)
         sparse = windows and cache.prefix_cache_retention_interval == 0
-        return WINDOWS_KEEP_ENDS if sparse and cache.enable_prefix_caching else ""
+        return translated(WINDOWS_KEEP_ENDS) if sparse and cache.enable_prefix_caching else ""
 
     # -- from the trace to a picture -----------------------------------------------------------
 

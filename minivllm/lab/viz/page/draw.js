@@ -10,6 +10,29 @@ const tr = globalThis.tr ?? String.raw, word = text => globalThis.WORDS?.[text] 
 const formed = (form, number) => globalThis.WORDS?.[form]?.replace("#", number);
 const plural = (number, noun) => formed(`# ${noun}`, number) ?? `${number} ${noun}${number === 1 ? "" : "s"}`;
 
+/**
+ * Make these the children of an element: parts, each the HTML of one. A child whose HTML is as it was
+ * stays; so does the rest of a list that has lost its first ones.
+ */
+function patch(element, parts) {
+  const old = element.parts ?? [];
+  for (let gone = old.indexOf(parts[0]); gone > 0; gone--) {
+    element.firstElementChild.remove();
+    old.shift();
+  }
+  const same = parts.reduce((sum, part, i) => sum + (part === old[i]), 0);
+  if (2 * same < parts.length || !parts.length) element.innerHTML = parts.join("");
+  else {
+    const children = [...element.children];
+    children.forEach((child, i) => {
+      if (i >= parts.length) child.remove();
+      else if (parts[i] !== old[i]) child.outerHTML = parts[i];
+    });
+    element.insertAdjacentHTML("beforeend", parts.slice(children.length).join(""));
+  }
+  element.parts = parts;
+}
+
 // -- frames: each says only what has changed since the one before ---------------------------------
 
 function unpack(packed) {
@@ -108,23 +131,24 @@ function drawFree(back, block, index, logical, place, group = 0) {
 function drawPool(frame) {
   const held = holders(frame), free = new Map(frame.free.map(([block, ...rest]) => [block, rest]));
   const returned = new Set(frame.rows.flatMap(row => row.left).filter(block => !held.has(block)));
-  let used = 0, numSlots = 0, html = "", next = 0;
+  let used = 0, numSlots = 0, next = 0;
+  const parts = [];
   for (const block of run.drawn || Array(run.numDrawn).keys()) {
     if (block > next)
-      html += `<p class="fold">${tr`${next}–${block - 1} not drawn`}</p>`;
+      parts.push(`<p class="fold">${tr`${next}–${block - 1} not drawn`}</p>`);
     next = block + 1;
     const entries = held.get(block);
     if (!entries) {
       const back = returned.has(block) ? " back" : "";
       if (free.has(block)) {
-        html += drawFree(back, block, ...free.get(block));
+        parts.push(drawFree(back, block, ...free.get(block)));
         continue;
       }
       const cached = frame.cached.has(block);
       const look = block === 0 ? "null" : cached ? "cached" : "free";
       const id = run.dense && block % 10 ? "&nbsp;" : `<span class="id">${block}</span>`;
-      html += `<div class="block ${look}${back}" data-block="${block}" title="${tr`block ${block}: ${LOOKS[look]}`}">` +
-        `<span class="name">${id}${block || run.dense ? "" : "<b>null</b>"}</span></div>`;
+      parts.push(`<div class="block ${look}${back}" data-block="${block}" title="${tr`block ${block}: ${LOOKS[look]}`}">` +
+        `<span class="name">${id}${block || run.dense ? "" : "<b>null</b>"}</span></div>`);
       continue;
     }
     const fullest = entries.reduce((a, b) => (usedOf(b) > usedOf(a) ? b : a));
@@ -135,11 +159,11 @@ function drawPool(frame) {
     const some = letters.slice(0, 2).join(" ") + (letters.length > 2 ? "…" : "");
     const who = run.dense ? letters[0] : some + (shared ? ` ×${entries.length}` : "");
     const said = tr`block ${block}, held by ${letters.join(", ")}: ${fullest.filled} filled, ${fullest.written} written of ${plural(sizeOf(fullest.row.group), "slot")}`;
-    html += `<div class="owner-${owner(fullest.row.owner).colour} block held` +
+    parts.push(`<div class="owner-${owner(fullest.row.owner).colour} block held` +
       `${shared ? " shared" : ""}${entries.some(entry => entry.isNew) ? " new" : ""}" ` +
       `data-block="${block}" data-owners="${letters.join(" ")}" data-filled="${fullest.filled}" ` +
       `data-written="${fullest.written}" title="${said}">` +
-      `<span class="name">${run.dense ? "" : block + keyOf(fullest.row.group)}<b>${who}</b></span>${slots(fullest, false)}</div>`;
+      `<span class="name">${run.dense ? "" : block + keyOf(fullest.row.group)}<b>${who}</b></span>${slots(fullest, false)}</div>`);
   }
   const cachedAndFree = run.cachedAndFree ?? [...frame.cached].filter(b => !held.has(b)).length;
   const shared = [...held.values()].filter(entries => entries.length > 1).length;
@@ -150,7 +174,7 @@ function drawPool(frame) {
   if (returned.size) facts.push(tr`${returned.size} given back by a window`);
   const left = run.numBlocks - run.numDrawn, numLeft = plural(left, "block");
   if (left) facts.push(run.drawn ? tr`${numLeft} not drawn` : tr`${numLeft} never used and not drawn`);
-  $("pool").innerHTML = html;
+  patch($("pool"), parts);
   $("pool-facts").textContent = facts.join(" · ");
   $("pool").setAttribute("aria-label", tr`Block pool: ${facts.join(word(", "))}.`);
 }
@@ -170,7 +194,7 @@ function drawTables(frame) {
   const rows = frame.rows.filter(row => (room -= row.blocks.length) >= 0);
   const numOwners = some => new Set(some.map(row => row.owner)).size;
   const left = numOwners(frame.rows) - numOwners(rows);
-  $("tables").innerHTML = rows.map(row => {
+  const lists = rows.map(row => {
     const { letter, id, colour } = owner(row.owner);
     const group = run.groups ? ` <em>${escape(run.groups[row.group].name)}</em>` : "";
     const numNull = row.blocks.filter(block => !block).length;
@@ -193,22 +217,29 @@ function drawTables(frame) {
         `data-block="${block}" data-ref="${times}">` +
         `${top}${slots({ row, logical, filled, inFlight, written }, true)}</li>`;
     });
-    return `<li class="owner-${colour}" data-seq="${escape(id)}"><div class="who">` +
-      `${badge(row.owner)} ${escape(id)}${group}<small>${progress}</small></div>` +
-      `<ol aria-label="${tr`blocks of ${letter}`}">${entries.join("")}</ol></li>`;
-  }).join("") + (left ? `<li>${tr`and ${plural(left, "more sequence")}`}</li>` : "") ||
-    `<li>${tr`No request holds a block.`}</li>`;
+    const html = `<li class="owner-${colour}" data-seq="${escape(id)}"><div class="who">` +
+      `${badge(row.owner)} ${escape(id)}${group}<small></small></div><ol aria-label="${tr`blocks of ${letter}`}"></ol></li>`;
+    return { html, progress, entries };
+  });
+  const said = left ? [`<li>${tr`and ${plural(left, "more sequence")}`}</li>`]
+    : lists.length ? [] : [`<li>${tr`No request holds a block.`}</li>`];
+  patch($("tables"), [...lists.map(list => list.html), ...said]);
+  lists.forEach(({ progress, entries }, i) => {
+    const [who, blocks] = $("tables").children[i].children;
+    who.lastElementChild.textContent = progress;
+    patch(blocks, entries);
+  });
 }
 
 function drawQueue(frame) {
   const names = [tr`Running`, tr`Waiting`, tr`On the host`, tr`K and V come`, tr`K and V are sent`], most = 48;
-  $("queue").innerHTML = "<dl>" + frame.queues.map((queue, i) => {
+  patch($("queue"), ["<dl>" + frame.queues.map((queue, i) => {
     if (i === 2 && !run.swaps || i > 2 && !run.transfers) return "";
     const more = queue.length > most ? tr` and ${queue.length - most} more` : "";
     const chips = queue.slice(0, most).map(index => badge(index, i ? "still" : "")).join("");
     return `<dt>${names[i]}${queue.length ? ` (${queue.length})` : ""}</dt>` +
       `<dd>${chips || tr`none`}${more}</dd>`;
-  }).join("") + "</dl>";
+  }).join("") + "</dl>"]);
 }
 
 /** Legend of plans in flight and of windows: only where some of these frames have any. */
@@ -223,8 +254,8 @@ function fitMarks(frames) {
 }
 
 function drawWords(frame) {
-  $("words").innerHTML = "<dl>" + [tr`Before`, tr`Plan`, tr`Result`].map((name, i) =>
-    frame.words[i] && `<dt>${name}</dt><dd>${escape(frame.words[i])}</dd>`).join("") + "</dl>";
+  patch($("words"), ["<dl>" + [tr`Before`, tr`Plan`, tr`Result`].map((name, i) =>
+    frame.words[i] && `<dt>${name}</dt><dd>${escape(frame.words[i])}</dd>`).join("") + "</dl>"]);
 }
 
 /** Round numbers of columns, so that a block can be found without counting. */
@@ -234,12 +265,11 @@ function layOut() {
   const columns = [run.numDrawn, 50, 40, 20, 10, 8, 5, 4, 2].find(n => n * width <= room) || 1;
   $("pool").style.setProperty("--columns", Math.max(columns, 4));
 }
-/** What depends on how much room there is for a block; again if that changes. */
+/** What depends on how blocks are drawn; again if that changes. */
 function prepare() {
   $("pool").classList.toggle("dense", run.dense);
   $("pool").classList.toggle("bars", !run.detailed);
   $("tables").classList.toggle("small", !run.detailed);
   document.body.style.setProperty("--per-line", perLine());
   document.body.style.setProperty("--slot", run.tokens ? Math.max(3, run.tokens.width) + "ch" : "1.2rem");
-  layOut();
 }

@@ -10,7 +10,7 @@ from minivllm.lab.viz.blocks.snapshot import MAX_ENTRIES, MAX_SLOTS
 from minivllm.lab.viz.draw.palette import Owner
 from minivllm.lab.viz.model.frames import StepFrame
 from minivllm.lab.viz.model.live import LiveRun
-from minivllm.lab.viz.model.timeline_model import Cell, TimelineWindow
+from minivllm.lab.viz.model.timeline_model import TimelineWindow
 from minivllm.lab.viz.page.page import (
     MAX_NUMBERED,
     Packer,
@@ -18,6 +18,7 @@ from minivllm.lab.viz.page.page import (
     owners_to_json,
     tokens_to_json,
 )
+from minivllm.lab.viz.page.timeline_data import timeline_to_json
 
 LINE = 20  # blocks; a line is drawn if anything in it is held
 MAX_DRAWN = 400  # blocks of a large pool, if not more are held
@@ -58,7 +59,7 @@ def picture(run: LiveRun) -> dict[str, Any]:
             **groups_to_json(run.state.groups),
         },
         "frame": Packer(owners, detailed).pack(replace(frame, cached=cached & set(drawn))),
-        "timeline": window_to_json(window, owners) if window else None,
+        "timeline": _last_steps(window, owners) if window else None,
         "numbers": {
             "step": run.step,
             "running": len(frame.running),
@@ -86,38 +87,12 @@ def _drawn(run: LiveRun, frame: StepFrame) -> list[int]:
     ]
 
 
-def window_to_json(window: TimelineWindow, owners: dict[str, Owner]) -> dict[str, Any]:
-    """The last steps as numbers: rows of cells, and lanes of what each step used.
-
-    A page draws as many of them as it has room for. An owner is its place among ``owners``.
-    """
+def _last_steps(window: TimelineWindow, owners: dict[str, Owner]) -> dict[str, Any]:
+    """The last steps, with the place of each row's owner among ``owners``."""
     places = {owner.letter: index for index, owner in enumerate(owners.values())}
-    lanes = [list(lane) for lane in window.lanes]
-    lanes += [[lane.name, lane.limit_name, lane.values, lane.limit] for lane in window.item_lanes]
-    if window.num_drafts:
-        drafts = [step.num_drafts for step in window.steps]
-        lanes.append(["drafts", "most", drafts, max(drafts)])
     return {
-        "first": window.first,
-        "last": window.last,
+        "owners": [places[owner.letter] for owner, _ in window.rows],
+        "told": window.facts,
         "said": window.alt,
-        "rows": [
-            [places[owner.letter], [_cell(step, cell) for step, cell in cells.items() if cell.kind]]
-            for owner, cells in window.rows
-        ],
-        "more": len(window.all_rows) - len(window.rows),
-        "lanes": lanes,
+        **timeline_to_json(window, [cells for _, cells in window.rows]),
     }
-
-
-def _cell(step: int, cell: Cell) -> list:
-    """Step, kind, tokens, drafts accepted, and what has happened, if anything."""
-    events = {
-        "preempted": cell.preempted,
-        "dropped": cell.dropped,
-        "finished": cell.finished,
-        "planned before its token was known": cell.is_placeholder,
-        "wasted": cell.is_wasted,
-    }
-    happened = [name for name, has in events.items() if has]
-    return [step, cell.kind, cell.num_tokens, cell.num_accepted, *([happened] if happened else [])]

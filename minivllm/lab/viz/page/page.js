@@ -71,5 +71,6 @@ whenShown = frame => {
 };
 fitLegend();
 prepare();
+layOut();
 listen();
 show(step);

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from jinja2 import BaseLoader, ChoiceLoader, Environment, PackageLoader, StrictU
 from jinja2.ext import Extension
 from markupsafe import Markup
 
+from minivllm import envs
 from minivllm.lab.translation import TEXTS, of_a_page, translated
 from minivllm.lab.viz.blocks.pool import Pool
 from minivllm.lab.viz.blocks.snapshot import take_snapshot
@@ -34,6 +36,15 @@ MAX_CHARACTERS = 3_000_000  # of all frames together; of a longer run, not every
 MAX_TOKENS = 20_000  # of more, the slots do not show which they hold
 TOKEN_LENGTH = 6
 MAX_NUMBERED = 400  # blocks; more have no room for their numbers
+LANGUAGE = translated("en").split("-")[0]
+HALF = "" if LANGUAGE == "en" else f"{LANGUAGE}/"  # of the site
+WAYS = {  # of the site, as in its own header
+    translated("Learn"): "course.html",
+    translated("Play"): f"../playground/{LANGUAGE}.html" if HALF else "playground/index.html",
+    translated("Read the code"): "code.html",
+    translated("Search"): "index.html#search",
+    translated("Get the code"): "index.html#get",
+}
 JSON = {"ensure_ascii": False, "separators": (",", ":")}
 
 Decode = Callable[[int], str] | None
@@ -49,6 +60,14 @@ class Waits:
 
     summary: str
     rows: list[dict[str, Any]]
+
+
+def sum_of_waits(num_waited: int, num_requests: int, num_steps: int, why: str) -> str:
+    """The summary of ``Waits``; ``why`` counts the steps of each cause."""
+    if not num_waited:
+        return f"{count(num_requests, 'request')}, and none waited."
+    waited = f"{num_waited} of {count(num_requests, 'request')} waited"
+    return f"{waited}, together {count(num_steps, 'step')}: {why}."
 
 
 def save_html(
@@ -89,7 +108,8 @@ def page(
     """
     history = read_history(trace)
     milliseconds = None if waits is None else step_milliseconds(trace, history, "seconds")
-    facts = TimelineWindow.of(history, 0, trace.num_steps - 1).facts
+    whole = TimelineWindow.of(history, 0, trace.num_steps - 1)
+    rows = history.rows.values()
     chart = timeline(trace)
     first, last, packed = _pack(trace, decode, history.owners)
     return (
@@ -111,8 +131,8 @@ def page(
             run={
                 **_constants(trace, history.owners, decode),
                 "frames": packed,
-                "timeline": timeline_to_json(history, milliseconds),
-                "told": facts,
+                "timeline": timeline_to_json(whole, rows, milliseconds),
+                "told": whole.facts,
             },
         )
     )
@@ -152,6 +172,8 @@ def environment(*more: BaseLoader) -> Environment:
 
     environment.policies["json.dumps_kwargs"] = JSON
     environment.globals["owner_colours"] = ON_PAGES
+    environment.globals["ways"] = WAYS
+    environment.globals["site"] = envs.site_url() and f"{envs.site_url()}{HALF}"
     environment.globals["raw"] = raw
     environment.globals["lang"] = translated("en")
     environment.globals["words"] = lambda *names: words_script(environment, map(raw, names))
@@ -290,10 +312,12 @@ def tokens_to_json(tokens: list[list[int]], decode: Decode) -> dict[str, Any] | 
     if sum(map(len, tokens)) > MAX_TOKENS:
         return None
     labels: dict[str, int] = {}
-    numbers = [
-        [labels.setdefault(token_label(token, decode, TOKEN_LENGTH), len(labels)) for token in ids]
-        for ids in tokens
-    ]
+
+    @cache
+    def number(token: int) -> int:
+        return labels.setdefault(token_label(token, decode, TOKEN_LENGTH), len(labels))
+
+    numbers = [[number(token) for token in ids] for ids in tokens]
     return {"of": numbers, "texts": list(labels), "width": max(map(len, labels), default=0)}
 
 
@@ -302,11 +326,11 @@ def tokens_to_json(tokens: list[list[int]], decode: Decode) -> dict[str, Any] | 
 
 def _numbers(trace: Trace, history: History) -> dict[str, int | str]:
     numbers: dict[str, int | str] = {
-        "requests": len(trace.request_ids),
-        "steps": len(history.steps),
+        translated("requests"): len(trace.request_ids),
+        translated("steps"): len(history.steps),
         "tokens computed": history.num_computed,
         "tokens sampled": history.num_sampled,
-        "preemptions": history.counts["preempted"],
+        translated("preemptions"): history.counts["preempted"],
         "tokens dropped": history.num_discarded,
         "tokens computed again": history.num_recomputed,
         "blocks at the peak": f"{history.peak_blocks} of {history.num_usable_blocks}",

@@ -5,7 +5,7 @@ let whenShown = () => {};
 
 function show(index) {
   current = clamp(index, 0, frames.length - 1);
-  const frame = frames[current], said = tr`step ${frame.step} of ${run.numSteps - 1}`;
+  const frame = frames[current], said = tr`step ${frame.step} of 0–${run.numSteps - 1}`;
   $("slider").value = current;
   $("slider").setAttribute("aria-valuetext", said);
   $("step").textContent = said;
