@@ -53,7 +53,7 @@ def brackets(monkeypatch):
 
 
 def left_over(html):
-    """What a page says outside of messages: its texts, and labels of its tags."""
+    """Texts of a page, and labels of its tags, outside of messages."""
     rest = MESSAGE.sub(" ", MESSAGE.sub(" ", html))  # one may be in another
     said = [*TAGS.sub("\n", rest).splitlines(), *LABELS.findall(rest)]
     return [text.strip() for text in said if re.search("[A-Za-z]{3,}", text)]
