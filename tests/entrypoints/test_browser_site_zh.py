@@ -19,7 +19,7 @@ KINDS = ("zh/index.html", "zh/course.html", "zh/code.html", LECTURE, "zh/90_minu
 # Three English words and more in a row, outside of code, quotations and what is marked as English.
 ENGLISH = r"""() => {
   const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT), found = [];
-  const quiet = "code, pre, script, style, em, .outputs, [lang=en], [lang=en] *";
+  const quiet = "code, pre, script, style, em, strong, .outputs, [lang=en]";
   const english = /(?<![\w-])[A-Za-z]{2,}(?:[ ,]+[a-z]{2,}){2,}/;
   while (walker.nextNode()) {
     const { data, parentElement } = walker.currentNode;

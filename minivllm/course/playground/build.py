@@ -28,11 +28,9 @@ PYODIDE = "pyodide@314.0.7"
 PYODIDE_FILES = (
     "pyodide.mjs", "pyodide.asm.mjs", "pyodide.asm.wasm", "python_stdlib.zip", "pyodide-lock.json",
 )  # fmt: skip
-NEEDED = ("jinja2", "markupsafe", "polib")  # what figures and catalogues import: all work as Python
 # What a page asks for before Python starts in its worker.
-NEEDED_BY_PYTHON = (
-    "engine.js", "worker.js", *(f"pyodide/{name}" for name in PYODIDE_FILES), "minivllm.zip",
-)  # fmt: skip
+NEEDED_BY_PYTHON = ("engine.js", *(f"pyodide/{name}" for name in PYODIDE_FILES), "minivllm.zip")
+NEEDED = ("jinja2", "markupsafe", "polib")  # what figures and catalogues import: all work as Python
 LEFT_OUT = ("*.safetensors", "tokenizer.json", "*.pyc")  # weights and vocabularies: they need torch
 
 
