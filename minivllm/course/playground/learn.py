@@ -178,7 +178,7 @@ def grade_exercise(name: str, seed: int, source: str) -> dict[str, Any]:
 
 
 def _is_right() -> bool | None:
-    """Whether the answer that was graded last is right; None of none."""
+    """True if the answer that was graded last is right; None of none."""
     entry = Latest.entry
     return None if entry["is_blank"] else entry["points"] == 1
 

@@ -87,7 +87,7 @@ def check_translation(message: str, text: str) -> None:
 
 
 def _html_texts(source: str) -> Iterator[tuple[int, int]]:
-    """Where the texts of a template begin and end, in their order."""
+    """Yield beginning and end of each text of a template, in their order."""
     end = 0
     for markup in _MARKUP.finditer(source):
         yield from _with_words(source, end, markup.start())

@@ -345,7 +345,7 @@ def _of(told: Sequence, one: str, more: str) -> str:
 
 
 def _of_items(verb: str, name: str, items: str) -> str:
-    """What a sequence does with items of the encoder cache."""
+    """The clause of a sequence and its items of the encoder cache."""
     if verb == "finds":
         return f"{name} finds {items} encoded"
     return f"{name} encodes {items}" if verb == "encodes" else f"{name} is done with {items}"
