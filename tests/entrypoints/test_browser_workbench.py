@@ -1,6 +1,6 @@
 """The four workbenches: what is in view, what stands still, and what a keyboard finds.
 
-Playground, glass, report and X-ray are asked the same, each while it shows one step after the other.
+Playground, glass, report and X-ray are asked the same, each while it goes from step to step.
 In a real browser, see ``test_browser.py``: ``pytest -m browser``.
 """
 
@@ -22,7 +22,8 @@ SECONDS = 20_000  # milliseconds
 WIDTHS = (400, 800, 1180, 1440, 1920)
 STREAMS = 8
 LETTERS = """() => [...document.querySelectorAll('#chart text, #pool *, #tables *, #queue *')]
-  .filter(el => el.checkVisibility() && [...el.childNodes].some(node => node.nodeType === 3 && node.data.trim()))
+  .filter(el => el.checkVisibility())
+  .filter(el => [...el.childNodes].some(node => node.nodeType === 3 && node.data.trim()))
   .map(el => parseFloat(getComputedStyle(el).fontSize) * (el.getScreenCTM?.().a ?? 1))"""
 PLACES = """() => [...document.querySelectorAll('h1, h2, h3, #chart, #pool')]
   .filter(el => el.checkVisibility()).map(el => {
@@ -68,6 +69,7 @@ def glass(chromium):
         view.select_option("#pace", "")
         for thread in threads:
             thread.join()
+        view.close()
 
 
 @contextmanager
@@ -75,7 +77,9 @@ def playground(chromium):
     server = PlaygroundServer(0)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
-    yield open_at(chromium, server.url)
+    view = open_at(chromium, server.url)
+    yield view
+    view.close()
     server.shutdown()
     server.server_close()
     thread.join()
@@ -94,7 +98,6 @@ def view(request, chromium, tmp_path_factory):
     if request.param in ("playground", "glass"):
         with {"playground": playground, "glass": glass}[request.param](chromium) as page:
             yield page
-            page.close()
         return
     if request.param == "report":
         save_html(crowd(), folder / "report.html")
@@ -158,7 +161,8 @@ def test_timeline_and_pool_are_in_the_window_and_no_heading_moves(busy):
 def test_the_pool_stands_still(busy):
     """Its blocks change, and their places do not."""
     resize(busy, 1440)
-    places = """() => [...document.querySelectorAll('#pool .block')].map(el => [el.offsetLeft, el.offsetTop])"""
+    places = """() => [...document.querySelectorAll('#pool .block')]
+      .map(el => [el.offsetLeft, el.offsetTop])"""
     before, look = busy.evaluate(places), busy.evaluate("pool.innerHTML")
     for _ in range(100):
         if busy.evaluate("pool.innerHTML") != look:
@@ -171,7 +175,7 @@ def test_the_pool_stands_still(busy):
 @pytest.mark.parametrize("width", WIDTHS)
 def test_every_stop_of_the_keyboard_has_a_name(view, width):
     resize(view, width)
-    view.evaluate("document.activeElement.blur()")
+    view.locator("header").evaluate("bar => { bar.tabIndex = -1; bar.focus(); }")
     stops = []
     for _ in range(60):
         view.keyboard.press("Tab")
@@ -190,7 +194,6 @@ def test_every_stop_of_the_keyboard_has_a_name(view, width):
 def glassy(chromium):
     with glass(chromium) as page:
         yield page
-        page.close()
 
 
 def test_a_disabled_button_looks_so(glassy):

@@ -124,7 +124,7 @@ def test_the_page_of_a_run_that_has_ended_says_so_and_has_a_scrubber(tmp_path):
     last = max(json.loads(line)["step"] for line in LINES[1:60])
     contents, page = pictures_of(path, lambda content: content["frame"]["step"] == last)
     assert not contents[-1]["ended"]
-    assert heading(page) == "vLLM 0.32.0"
+    assert heading(page) == "vLLM 0.32.0 behind glass"
     assert 'id="state"' in page, "where it says how far the run is"
 
 
