@@ -41,8 +41,11 @@ def pack(weight: torch.Tensor) -> torch.Tensor:
     The last one is narrower. A panel is ``[input, LANES]``.
     """
     whole = len(weight) // LANES * LANES
-    panels = weight[:whole].unflatten(0, (-1, LANES)).transpose(1, 2)
-    return torch.cat((panels.flatten(), weight[whole:].T.flatten()))
+    packed = weight.new_empty(weight.numel())
+    panels, rest = packed.split([whole * weight.size(1), weight[whole:].numel()])
+    panels.view(-1, weight.size(1), LANES).copy_(weight[:whole].unflatten(0, (-1, LANES)).mT)
+    rest.view(weight.size(1), -1).copy_(weight[whole:].T)
+    return packed
 
 
 def pack_pairs(weight: torch.Tensor) -> torch.Tensor:
@@ -50,7 +53,7 @@ def pack_pairs(weight: torch.Tensor) -> torch.Tensor:
 
     Where the last one is alone, a zero makes it a pair.
     """
-    even = pad(weight, (0, weight.size(1) % 2)).contiguous()
+    even = pad(weight, (0, 1)) if weight.size(1) % 2 else weight.contiguous()
     return pack(even.view(torch.int32)).view(torch.bfloat16)
 
 
