@@ -81,7 +81,7 @@ def choose_linear_methods(model: DecoderModel | EncoderModel | MultiModalEncoder
     for module in model.modules():
         if isinstance(module, Linear):
             if module is head and _must_be_small(head, model.config):
-                module.quant_method = linear.PanelLinearMethod()
+                module.quant_method = linear.panel_method(module.weight.dtype)
                 module.quant_method.process_weights_after_loading(module)
                 arena.take(module)
             elif isinstance(module.quant_method, LoRALinearMethod):

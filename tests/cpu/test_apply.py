@@ -130,13 +130,18 @@ def test_a_transform_is_applied_once_and_to_what_it_knows():
     assert elsewhere.transforms == []
 
 
-def test_a_large_tied_embedding_reads_the_heads_panels(monkeypatch):
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_a_large_tied_embedding_reads_the_heads_panels(dtype, monkeypatch):
     """Its weight is in memory once; a small one keeps its own."""
     pytest.importorskip("numba")
+    method = linear.panel_method(dtype)
+    if method.row_dtype != dtype:
+        pytest.skip("this processor has no instructions for bfloat16")
+    monkeypatch.setattr(linear, "choose_method", lambda weight: method)
     directory, ids = embedded_model_path(), torch.tensor([0, 77, 4, 77])
     for most, num_copies in ((linear.IN_CACHE, 2), (0, 1)):
         monkeypatch.setattr(linear, "IN_CACHE", most)
-        plain, model = load(directory), load(directory)
+        plain, model = load(directory, dtype), load(directory, dtype)
         cpu.apply(model, make_backend("paged_numba", CPU))
         embedding, head = model.model.embed_tokens, model.lm_head
         assert torch.equal(embedding(ids), plain.model.embed_tokens(ids))

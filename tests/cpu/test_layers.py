@@ -18,6 +18,7 @@ from minivllm.attention.step import StepAttention
 from minivllm.cpu import apply as cpu
 from minivllm.cpu import linear
 from minivllm.cpu.attention.paged_numba import PagedNumba
+from minivllm.cpu.gemm import microkernel
 from minivllm.cpu.layers import CPULayers, ModuleLayer
 from minivllm.kv.block_table import slots_of
 from minivllm.lab.oracle import next_token_logits
@@ -27,6 +28,8 @@ from minivllm.models.loader import load_config, load_model
 
 CPU = torch.device("cpu")
 KNOWN = [name for name in CONFIGS if not name.startswith(("gemma3", "opt", "gpt2"))]
+PAIRS = "pairs of bfloat16"
+DTYPES = [torch.float32, torch.bfloat16, PAIRS]
 BLOCK_SIZE, WIDE_BLOCK = 4, 16  # the second is one that decodes' own loop knows
 
 
@@ -43,6 +46,18 @@ def load(tmp_path):
         return model
 
     return load
+
+
+@pytest.fixture
+def dtype(request, monkeypatch):
+    """Dtype of a model; bfloat16 with and without the instructions for pairs."""
+    if request.param is PAIRS:
+        if not microkernel.HAS_BFLOAT16:
+            pytest.skip("this processor has no instructions for bfloat16")
+        monkeypatch.setattr(linear, "choose_method", lambda w: linear.BFloat16PanelLinearMethod())
+        return torch.bfloat16
+    monkeypatch.setattr(microkernel, "HAS_BFLOAT16", False)
+    return request.param
 
 
 def are_compiled(model):
@@ -91,7 +106,7 @@ def check_bit_for_bit(model, block_size, dtype):
 
 
 @pytest.mark.combinations(2)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str, indirect=True)
 @pytest.mark.parametrize("block_size", [BLOCK_SIZE, WIDE_BLOCK])
 @pytest.mark.parametrize("name", KNOWN)
 def test_bit_for_bit(name, block_size, dtype, load, monkeypatch):
@@ -99,7 +114,7 @@ def test_bit_for_bit(name, block_size, dtype, load, monkeypatch):
     check_bit_for_bit(load(name, dtype), block_size, dtype)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str, indirect=True)
 def test_layers_with_two_rotary_bases_run_as_modules(dtype, load):
     """Gemma 3's are not known: each runs whole, with its own table of angles."""
     model = load("gemma3", dtype)
@@ -109,7 +124,7 @@ def test_layers_with_two_rotary_bases_run_as_modules(dtype, load):
     check_bit_for_bit(model, BLOCK_SIZE, dtype)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str, indirect=True)
 @pytest.mark.parametrize("name", ["llama-biases", "qwen3-biases-tied"])
 def test_the_sum_of_several_ranks(name, dtype, tmp_path):
     """Products are called without their modules, which are where other ranks' are added."""
@@ -152,7 +167,7 @@ class Rounded(LinearMethod):
         return F.linear(x, layer.weight.to(x.dtype) * self.step, layer.bias)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str, indirect=True)
 @pytest.mark.parametrize("part", ["self_attn.qkv_proj", "mlp", "mlp.down_proj"])
 def test_a_layer_that_something_has_changed_runs_as_its_module(part, dtype, load, capsys):
     """The layers around it are compiled as always."""

@@ -13,8 +13,10 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file
 
 from minivllm import SamplingParams
+from minivllm.cpu import linear
 from minivllm.lab import oracle
 from minivllm.lora.request import LoRARequest
+from minivllm.models.linear import UnquantizedLinearMethod
 from minivllm.models.loader import load_config, load_model
 from minivllm.request import Request
 from minivllm.sampling_params import BeamSearchParams
@@ -217,8 +219,16 @@ def test_a_failed_step_is_computed_again_with_the_adapter(tiny_llama, paths, mer
         assert output.outputs[0].token_ids == wanted
 
 
-def test_16_bits_are_close(tiny_llama, paths, merged):
+@pytest.mark.parametrize("in_pairs", [True, False], ids=["pairs", "torch"])
+def test_16_bits_are_close(tiny_llama, paths, merged, in_pairs, monkeypatch):
+    """By the processor's instructions for pairs of bfloat16, and by a library."""
+    if in_pairs and not linear.is_paired(torch.bfloat16):
+        pytest.skip("this processor has no instructions for bfloat16")
+    kind = linear.BFloat16PanelLinearMethod if in_pairs else UnquantizedLinearMethod
+    monkeypatch.setattr(linear, "choose_method", lambda weight: kind())
     llm = make_engine(tiny_llama, dtype="bfloat16")
+    layers = llm.llm_engine.model_runner.model.model.layers
+    assert {type(layer.mlp.gate_up_proj.quant_method.base) for layer in layers} == {kind}
     (output,) = llm.generate(prompt(0, 8), GREEDY, use_tqdm=False, lora_request=adapter(paths, "a"))
     ids = prompt(0, 8)["prompt_token_ids"]
     theirs = oracle.next_token_logits(merged["a"], ids).log_softmax(-1)

@@ -10,6 +10,7 @@ from test_18_checkpoints import CASES, logits
 from test_18_gguf import make_model, write
 
 from minivllm import SamplingParams
+from minivllm.cpu import linear
 from minivllm.lora.request import LoRARequest
 from minivllm.quantization.gguf.reader import GGUFReader
 from minivllm.quantization.gguf.types import TYPES
@@ -116,6 +117,20 @@ def answers(llm, **kwargs):
     found = llm.generate([[3, 17, 40], [8, 25]], GREEDY, use_tqdm=False, **kwargs)
     chosen = [o.outputs[0] for o in found]
     return [o.token_ids for o in chosen], torch.tensor([o.cumulative_logprob for o in chosen])
+
+
+def test_in_bfloat16_a_tied_head_is_in_pairs_and_there_once(halves):
+    """Where the processor has instructions for pairs; what else is a float, too."""
+    if not linear.is_paired(torch.bfloat16):
+        pytest.skip("this processor has no instructions for bfloat16")
+    llm = make_llm(halves, dtype="bfloat16")
+    model, stored = model_of(llm), load_file(halves / "model.safetensors")[EMBEDDING]
+    assert torch.equal(model.model.embed_tokens(IDS), stored[IDS].bfloat16())
+    if model.config.tie_word_embeddings:
+        assert type(model.lm_head.quant_method) is linear.BFloat16PanelLinearMethod
+        assert sum(vocabulary_bytes(model).values()) == stored.nbytes
+    want = logits(make_llm(halves, dtype="bfloat16", enforce_eager=True))
+    assert torch.allclose(logits(llm), want, atol=0.05, rtol=0.05)
 
 
 def test_an_adapter_on_it_is_that_on_its_dequantized_weights(halves, tmp_path):

@@ -66,7 +66,7 @@ def int8_kernel(num_rows: int, num_vectors: int):
         places = list(product(rows, vectors))
         registers = {place: cgutils.alloca_once(builder, _WORDS) for place in places}
         for r, v in places:
-            begin = all_lanes(builder, builder.load(builder.gep(begins, [_INT(r)])))
+            begin = broadcast(builder, builder.load(builder.gep(begins, [_INT(r)])))
             builder.store(begin, registers[r, v])
         with cgutils.for_range(builder, panel.num_words) as loop:
             words = [panel.word(loop.index, v) for v in vectors]
@@ -94,10 +94,10 @@ def _add_four(builder, panel, total, word, at):
     """Add the products of the four bytes of each word and four numbers of x."""
     if HAS_VNNI:
         numbers = builder.load(builder.bitcast(at, _WORD.as_pointer()), align=1)
-        return add_dots(builder, total, word, all_lanes(builder, numbers))
+        return add_dots(builder, total, word, broadcast(builder, numbers))
     for i in range(4):
         number = builder.sext(builder.load(builder.gep(at, [_INT(i)])), _WORD)
-        numbers = builder.mul(all_lanes(builder, number), panel.byte(word, i))
+        numbers = builder.mul(broadcast(builder, number), panel.byte(word, i))
         total = builder.add(total, numbers)
     return total
 
@@ -108,12 +108,6 @@ def add_dots(builder, total, word, numbers):
     name = f"llvm.x86.avx512.vpdpbusd.{32 * WIDTH}"
     instruction = cgutils.get_or_insert_function(builder.module, kind, name)
     return builder.call(instruction, [total, word, numbers])
-
-
-def all_lanes(builder, number):
-    """Broadcast a word to all lanes."""
-    first = builder.insert_element(_WORDS(ir.Undefined), number, _WORD(0))
-    return builder.shuffle_vector(first, _WORDS(ir.Undefined), _WORDS([0] * WIDTH))
 
 
 _tile, _pair, _single = (int8_kernel(rows, VECTORS) for rows in (_ROWS, 2, 1))

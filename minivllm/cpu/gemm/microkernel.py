@@ -27,6 +27,8 @@ FEATURES = set((get_host_cpu_features() if _host else config.CPU_FEATURES).split
 """Features of the processor, as far as numba may use them."""
 WIDTH = 16 if "+avx512f" in FEATURES else 8 if "+avx" in FEATURES else 4
 """SIMD lanes of float32: how many elements one instruction works on."""
+HAS_BFLOAT16 = WIDTH == 16 and "+avx512bf16" in FEATURES
+"""True if one instruction multiplies pairs of bfloat16 and adds both products to float32 sums."""
 
 _FLOAT, _WORD, _INT = ir.FloatType(), ir.IntType(32), ir.IntType(64)
 _VECTOR, _WORDS = ir.VectorType(_FLOAT, WIDTH), ir.VectorType(_WORD, WIDTH)
@@ -41,8 +43,9 @@ def micro_kernel(num_rows: int, num_vectors: int):
     accumulate)``, and does ``sums[r, c] += left[r, k] * right[k, c]`` for all r and c of the tile
     and all k below depth. ``accumulate=False`` begins at 0.
 
-    The sums and left are float32, right of any dtype (see ``as_numpy``). All are matrices, also
-    slices and transposes, but a row of the sums and of right must be contiguous.
+    The sums and left are float32, right of any dtype (see ``as_numpy``). Or the sums are bfloat16,
+    rounded in the end, and left and right uint32, pairs of bfloat16 (``HAS_BFLOAT16``). All are
+    matrices, also slices and transposes, but a row of the sums and of right must be contiguous.
     """
 
     @intrinsic
@@ -54,6 +57,7 @@ def micro_kernel(num_rows: int, num_vectors: int):
             memory(context, builder, signature, args, i) for i in range(3)
         )
         depth, accumulate = args[3:]
+        kind = signature.args[0].dtype
 
         def columns(array, row, stride):
             """Addresses of the vectors of a row."""
@@ -66,7 +70,7 @@ def micro_kernel(num_rows: int, num_vectors: int):
         with builder.if_else(accumulate) as (goes_on, begins):
             with goes_on:
                 for r, v in tile:
-                    builder.store(load(builder, places[r][v]), registers[r][v])
+                    builder.store(load(builder, places[r][v], kind), registers[r][v])
             with begins:
                 for r, v in tile:
                     builder.store(_VECTOR([0.0] * WIDTH), registers[r][v])
@@ -78,14 +82,27 @@ def micro_kernel(num_rows: int, num_vectors: int):
                 number = builder.load(builder.gep(column, [builder.mul(left_stride, _INT(r))]))
                 number = broadcast(builder, number)
                 for v in range(num_vectors):
-                    product = builder.fmul(number, row[v], flags=_FUSED)
-                    total = builder.fadd(product, builder.load(registers[r][v]), flags=_FUSED)
+                    total = _add_product(builder, builder.load(registers[r][v]), number, row[v])
                     builder.store(total, registers[r][v])
         for r, v in tile:
-            store(builder, builder.load(registers[r][v]), places[r][v])
+            store(builder, builder.load(registers[r][v]), places[r][v], kind)
         return context.get_dummy_value()
 
     return multiply_add
+
+
+def _add_product(builder, total, number, row):
+    """Add ``number * row``; of pairs, both products."""
+    if number.type == _WORDS:
+        return _in_bfloat16(builder, "dpbf16ps", _VECTOR, total, number, row)
+    return builder.fadd(builder.fmul(number, row, flags=_FUSED), total, flags=_FUSED)
+
+
+def _in_bfloat16(builder, name, result, *values):
+    """An instruction of AVX512-BF16."""
+    kind = ir.FunctionType(result, [value.type for value in values])
+    name = f"llvm.x86.avx512bf16.{name}.512"
+    return builder.call(cgutils.get_or_insert_function(builder.module, kind, name), values)
 
 
 @intrinsic
@@ -199,9 +216,10 @@ def memory(context, builder, signature, args, i):
 
 
 def load(builder, at, dtype=types.float32):
-    """Load a vector as float32; shorter elements are widened as by ``compiled.widen``."""
-    if dtype == types.float32:
-        return builder.load(builder.bitcast(at, _VECTOR.as_pointer()), align=4)
+    """Load a vector as float32, widened as by ``compiled.widen``; pairs of bfloat16 stay so."""
+    if dtype in (types.float32, types.uint32):
+        kind = _VECTOR if dtype == types.float32 else _WORDS
+        return builder.load(builder.bitcast(at, kind.as_pointer()), align=4)
     if dtype in (types.int8, types.uint8):
         return _load_bytes(builder, at, dtype)
     short = ir.VectorType(ir.IntType(16), WIDTH)
@@ -242,11 +260,15 @@ def _words(number):
     return _WORDS([number] * WIDTH)
 
 
-def store(builder, vector, at):
-    builder.store(vector, builder.bitcast(at, _VECTOR.as_pointer()), align=4)
+def store(builder, vector, at, dtype=types.float32):
+    """Store a vector of float32, or round it to bfloat16."""
+    if dtype == types.uint16:
+        vector = _in_bfloat16(builder, "cvtneps2bf16", ir.VectorType(ir.IntType(16), WIDTH), vector)
+    builder.store(vector, builder.bitcast(at, vector.type.as_pointer()), align=2)
 
 
 def broadcast(builder, number):
-    """Broadcast an element to all lanes."""
-    first = builder.insert_element(_VECTOR(ir.Undefined), number, _WORD(0))
-    return builder.shuffle_vector(first, _VECTOR(ir.Undefined), _words(0))
+    """Broadcast an element, a float or a word, to all lanes."""
+    nothing = ir.VectorType(number.type, WIDTH)(ir.Undefined)
+    first = builder.insert_element(nothing, number, _WORD(0))
+    return builder.shuffle_vector(first, nothing, _words(0))

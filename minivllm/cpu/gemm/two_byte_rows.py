@@ -19,7 +19,7 @@ from numba.extending import intrinsic
 
 from minivllm.cpu.compiled import kernel, narrow, parallel_kernel, widen
 from minivllm.cpu.gemm.cache_lines import aligned
-from minivllm.cpu.gemm.int8_panels import HAS_VNNI, add_dots, all_lanes
+from minivllm.cpu.gemm.int8_panels import HAS_VNNI, add_dots
 from minivllm.cpu.gemm.microkernel import WIDTH, broadcast, memory, store
 from minivllm.cpu.gemm.panels import LANES, VECTORS, WORTH_SHARING
 from minivllm.cpu.gemm.words import QuantizedPanel, fused, same_number
@@ -105,7 +105,7 @@ def two_byte_kernel(num_rows: int, num_vectors: int):
                 begin = builder.load(builder.gep(begins, [at]))
                 offsets.append(begin)
                 for v in vectors:
-                    lows[r, v] = all_lanes(builder, begin)
+                    lows[r, v] = broadcast(builder, begin)
             for k in range(words_per_group):
                 words = [panel.word(builder.add(first, _INT(k)), v) for v in vectors]
                 for i, fours in enumerate(zip(*map(panel.bytes, words), strict=True)):
@@ -127,7 +127,7 @@ def two_byte_kernel(num_rows: int, num_vectors: int):
                     total = builder.load(registers[r, v])
                     total = fused(builder, dot, builder.fmul(scale, step), total)
                     if offset is not None:
-                        begin = builder.sitofp(all_lanes(builder, offsets[r]), _VECTOR)
+                        begin = builder.sitofp(broadcast(builder, offsets[r]), _VECTOR)
                         centre = same_number(-1 / panel.half)
                         sum_of_row = builder.fmul(builder.fmul(begin, centre), step)
                         total = fused(builder, sum_of_row, offset, total)
@@ -151,7 +151,7 @@ def two_byte_kernel(num_rows: int, num_vectors: int):
 def _four(builder, start, place):
     """Four bytes of a row, in all lanes."""
     at = builder.bitcast(builder.gep(start, [_INT(place)]), _WORD.as_pointer())
-    return all_lanes(builder, builder.load(at, align=4))
+    return broadcast(builder, builder.load(at, align=4))
 
 
 _pair, _single = (two_byte_kernel(rows, VECTORS) for rows in (2, 1))
