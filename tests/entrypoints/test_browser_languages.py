@@ -250,8 +250,8 @@ GLASS = """
 import sys
 from minivllm.entrypoints.openai.background import BackgroundServer
 
-words = ["--glass", "--num-gpu-blocks-override", "61", "--block-size", "16", "--served-model-name", "minivllm"]
-with BackgroundServer(*words, "--max-model-len", "512") as server:
+sizes = ["--num-gpu-blocks-override", "61", "--block-size", "16", "--max-model-len", "512"]
+with BackgroundServer("--glass", "--served-model-name", "minivllm", *sizes) as server:
     print(server.url, flush=True)
     sys.stdin.read()
 """
