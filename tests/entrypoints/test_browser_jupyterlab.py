@@ -25,7 +25,7 @@ def cells_of(path):
 
 
 def pictures_of(path):
-    """What the texts of a notebook say of the pictures in them."""
+    """Words for the pictures in the texts of a notebook."""
     texts = ["".join(cell["source"]) for cell in cells_of(path) if cell["cell_type"] == "markdown"]
     return [alt for text in texts for alt in PICTURE.findall(text)]
 

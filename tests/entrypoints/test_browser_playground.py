@@ -142,7 +142,8 @@ def test_layout_and_accessibility(play, width):
             choose(play, "own-policy")
         else:
             play.click(f"#tab-{step}")
-            play.locator(f"#{step}-panel :is(svg, textarea, fieldset)").first.wait_for()
+            kinds = f"#{step}-panel :is(svg, textarea, fieldset)"
+            play.locator(f"{kinds} >> visible=true").first.wait_for()
         for scheme in ("light", "dark"):
             play.emulate_media(color_scheme=scheme)
             play.wait_for_timeout(60)

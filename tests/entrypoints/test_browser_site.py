@@ -139,6 +139,17 @@ def test_the_reader_chooses_colours(page, site, scheme):
     page.emulate_media(color_scheme="light")
 
 
+def test_the_playground_has_the_letters_and_the_mark_of_the_site(page, site):
+    looks = """() => document.fonts.ready.then(() => [
+      getComputedStyle(document.querySelector(".logo .full")).fill,
+      [...document.fonts].some(it => it.family.includes("Inter") && it.status === "loaded")])"""
+    found = [
+        open_at(page, site + name).evaluate(looks)
+        for name in ("code.html", "playground/index.html")
+    ]
+    assert found[0] == found[1] == ["rgb(230, 159, 0)", True]
+
+
 def test_a_station_that_is_gone_to_is_not_below_the_strip(still, site):
     for width in WIDTHS:
         open_at(still, site + "code.html#scheduling-scheduler", width)
