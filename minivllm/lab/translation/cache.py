@@ -18,7 +18,7 @@ def cache_folder() -> Path:
 
 
 def kept(content: bytes, make: Callable[[], Any]) -> Any:
-    """What ``make`` returns, made once for each content.
+    """Return what ``make`` returns, made once for each content.
 
     Args:
         content: all that the result depends on.

@@ -40,13 +40,18 @@ def shorten(text: str, length: int) -> str:
     return text + "…"
 
 
+def sentences(*told: str) -> str:
+    """Texts one after the other, with a blank between them but after wide marks."""
+    return _BLANK_AFTER_MARK.sub("", " ".join(filter(None, told)))
+
+
 def wrap(text: str, width: int, subsequent_indent: str = "") -> list[str]:
     """Lines of at most ``width`` columns. Wide characters may part anywhere but at their marks."""
     if num_columns(text) == len(text):
         return textwrap.wrap(text, width, subsequent_indent=subsequent_indent)
     lines = []
     line = ""
-    for unit in _units(_BLANK_AFTER_MARK.sub("", text)):
+    for unit in _units(sentences(text)):
         if line.strip() and num_columns(line + unit.rstrip()) > width:
             lines.append(line.rstrip())
             line = subsequent_indent + unit.lstrip()

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from minivllm.lab.viz.draw.palette import Owner, owners_of
+from minivllm.lab.viz.draw.wording import sentences
 from minivllm.lab.viz.model.narration import Narration
 from minivllm.trace import Trace
 from minivllm.trace.records import (
@@ -80,7 +81,7 @@ class StepFrame:
     @property
     def words(self) -> str:
         """All that happens, in up to three sentences."""
-        return " ".join(filter(None, (self.before, self.plan, self.result)))
+        return sentences(self.before, self.plan, self.result)
 
     @property
     def ref_counts(self) -> dict[int, int]:

@@ -297,13 +297,14 @@ class Narration:
         """ "A gets blocks 1 to 3, B block 4 and 2 others 5 blocks"."""
         grown = [(self._name(seq_id), ids) for seq_id, ids in self._grown.items()]
         parts = [
-            f"{name} {block_list(ids)}" if i else f"{name} gets {block_list(ids)}"
+            translated("{} {}" if i else "{} gets {}").format(name, block_list(ids))
             for i, (name, ids) in enumerate(grown[:MAX_NAMED])
         ]
         if rest := grown[MAX_NAMED:]:
             num_blocks = sum(len(ids) for _, ids in rest)
-            parts.append(f"{count(len(rest), 'other')} {count(num_blocks, 'block')}")
-        return listing(parts)
+            others = count(len(rest), "other")
+            parts.append(translated("{} {}").format(others, count(num_blocks, "block")))
+        return _in_a_row(parts)
 
     def _draws(self) -> str:
         """ "A draws “the”, B “a” and 9 others one each"."""
@@ -337,6 +338,13 @@ def _chunk(seq: SequenceState, start: int, num_new: int, begins: bool) -> str:
         return f"computes the last of its {total} tokens again" if again else part
     part = f"takes the last {num_new} of its {total} prompt tokens"
     return f"computes the last {num_new} of its {total} tokens again" if again else part
+
+
+def _in_a_row(parts: list[str]) -> str:
+    """ "A gets block 1, B block 4 and C block 5": clauses, between which a language has its marks."""
+    marks = [translated(", #")] * (len(parts) - 2) + [translated(" and #")]
+    marked = [mark.replace("#", part) for mark, part in zip(marks, parts[1:], strict=False)]
+    return "".join([*parts[:1], *marked])
 
 
 def _of(told: Sequence, one: str, more: str) -> str:
