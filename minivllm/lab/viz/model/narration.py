@@ -341,7 +341,7 @@ def _chunk(seq: SequenceState, start: int, num_new: int, begins: bool) -> str:
 
 
 def _in_a_row(parts: list[str]) -> str:
-    """ "A gets block 1, B block 4 and C block 5": clauses, between which a language has its marks."""
+    """ "A gets block 1, B block 4 and C block 5", with the marks that a language has between."""
     marks = [translated(", #")] * (len(parts) - 2) + [translated(" and #")]
     marked = [mark.replace("#", part) for mark, part in zip(marks, parts[1:], strict=False)]
     return "".join([*parts[:1], *marked])
