@@ -58,7 +58,15 @@
     const gap = rects[i].top - Math.max(0, ...above.map(rect => rect.bottom));
     if (gap > line(above.length ? part : document.querySelector("h1")))
       faults.push(`a hole of ${Math.round(gap)} pixels above ${name(part)}`);
-    if (!/^H\d/.test(part.tagName) || part.closest(".top")) return;  // a bar's stands beside others
+    if (!/^H\d/.test(part.tagName)) return;
+    const mark = part.closest("header")?.querySelector(".logo")?.getBoundingClientRect();
+    if (mark) {  // a bar's stands beside its mark, or below it where there is no room
+      const isBelow = Math.abs(rects[i].left - mark.left) <= 1 && rects[i].top >= mark.bottom - 1;
+      const middle = (rects[i].top + rects[i].bottom) / 2;
+      const isBeside = rects[i].left >= mark.right && Math.abs(middle - (mark.top + mark.bottom) / 2) <= 3;
+      if (!isBeside && !isBelow) faults.push(`${name(part)} is not beside the mark of its bar`);
+      return;
+    }
     const next = rects[i + 1], under = next.top - rects[i].bottom;
     if (Math.abs(next.left - rects[i].left) > 1 || under < -1 || under > line(document.body))
       faults.push(`${name(part)} is not directly above ${name(all[i + 1])}`);

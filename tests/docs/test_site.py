@@ -11,8 +11,13 @@ import pytest
 from helpers import AT_NIGHT
 from pages import cards, code, colab, glossary, guess, lecture, links, notebook, search, toy, values
 
+from minivllm.course.playground.build import page_files
+from minivllm.lab.viz.page.page import WAYS, environment
+
 ROOT = Path(__file__).parents[2]
 NOTEBOOKS = ROOT / "notebooks"
+SITE_HEADER = (ROOT / ".github/pages/theme/main.html").read_text(encoding="utf-8")
+SITE_HEADER = SITE_HEADER[SITE_HEADER.index("{% set ways") :]
 LECTURES = sorted(path for path in NOTEBOOKS.glob("*.ipynb") if not path.name.startswith("90_"))
 
 SHORT = NOTEBOOKS / "90_minutes.ipynb"
@@ -50,6 +55,26 @@ def shown(output):
     if output["output_type"] == "stream":
         return output["name"], "".join(output["text"])
     return {kind: "".join(text) for kind, text in output["data"].items()}
+
+
+def test_the_workbenches_have_the_sites_ways(monkeypatch):
+    """Where its address is known: beside a built playground, or by SITE_URL; else none."""
+    ways = re.findall(r'\("([\w ]+)", "([\w/.]+)"\)', SITE_HEADER.partition("%}")[0])
+    assert {"Learn", "Play", "Read the code"} <= dict(ways).keys()
+    assert all(WAYS.get(name) == page for name, page in ways if name != "Glossary")
+    assert {"Search", "Get the code"} <= WAYS.keys()
+
+    def links(site):
+        monkeypatch.setenv("SITE_URL", site)
+        return re.findall(r'href="([^"]+)"', environment().get_template("header.html").render())
+
+    assert links("") == []
+    whole = ["index.html", *WAYS.values()]
+    assert links("https://example.org/a") == [f"https://example.org/a/{page}" for page in whole]
+    monkeypatch.setenv("SITE_URL", "")
+    built = page_files("worker")["index.html"].decode()
+    assert all(f'href="../{page}"' in built for page in whole)
+    assert 'class="ways"' not in page_files("local")["index.html"].decode()
 
 
 def test_the_cells_that_run_are_those_of_twelve_notebooks_and_of_the_short_track():

@@ -13,6 +13,7 @@ from minivllm.xray import report
 from minivllm.xray.engines import load_engines, report_engines
 from minivllm.xray.recorder import Recorder
 from minivllm.xray.vllm_version import engine_of
+from minivllm.xray.waits import Walk
 from minivllm.xray.writer import path_of
 
 ROOT = Path(__file__).parents[2]
@@ -110,6 +111,20 @@ def test_the_command_reads_all_engines(folder, arguments, words):
     assert (done.exit_code, words in " ".join(done.output.split())) == (0, True), done.output
     if not arguments:
         assert sorted(path.name for path in out.iterdir()) == ["run.dp0", "run.dp1"]
+
+
+def test_a_run_is_walked_once_for_its_report_and_its_page(folder, monkeypatch):
+    walked = []
+    walk = Walk.__init__
+
+    def noted(self, trace, *args, **kwargs):
+        walked.append(trace)
+        walk(self, trace, *args, **kwargs)
+
+    monkeypatch.setattr(Walk, "__init__", noted)
+    run, out = str(folder / "run.dp1.jsonl"), str(folder / "pages")
+    done = CliRunner().invoke(app, ["xray", run, "--output", out])
+    assert (done.exit_code, len(walked)) == (0, 1), done.output
 
 
 def test_json_of_several_engines(folder):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cached_property
+
 from minivllm.lab.sim.cost import CostModel, attended_pairs
 from minivllm.lab.viz.model.flights import read_flights
 from minivllm.lab.viz.model.timeline_model import History
@@ -30,18 +32,23 @@ class Times:
         check(clock in CLOCKS, "clock", clock, "'steps' or 'seconds'")
         check(trace.num_steps > 0, "trace", trace, "of an engine that has run at least one step")
         self.clock = clock
+        self._trace = trace
         self._started = [r.time for r in trace.of(StepStarted)]
         self._planned = [r.time for r in trace.of(StepPlanned)]
         self._ended = [r.time for r in trace.of(StepEnded)]
-        self._late = {
-            flight.plan: flight.ended
-            for flight in read_flights(trace).values()
-            if flight.ended not in (None, flight.plan)
-        }
         self._worked: dict[int, tuple[float, float]] = {}  # by plan, of all ranks together
         for work in trace.of(RankWorked):
             start, end = self._worked.get(work.plan, (work.start, work.end))
             self._worked[work.plan] = min(start, work.start), max(end, work.end)
+
+    @cached_property
+    def _late(self) -> dict[int, int]:
+        """Step in which a plan ended, of those that ended in a later one than their own."""
+        return {
+            flight.plan: flight.ended
+            for flight in read_flights(self._trace).values()
+            if flight.ended is not None and flight.ended != flight.plan
+        }
 
     def start(self, step: int) -> float:
         return step if self.clock == "steps" else self._started[step]
