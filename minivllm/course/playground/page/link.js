@@ -2,7 +2,13 @@
 const pipe = async (bytes, stream) => new Uint8Array(await new Response(
   new Blob([bytes]).stream().pipeThrough(stream)).arrayBuffer());
 
+let latest = { text: null, packed: "" };
+/** A text for a link; the same text again is there at once, so that a reload finds the address. */
 async function packed(text) {
+  if (latest.text !== text) latest = { text, packed: await pack(text) };
+  return latest.packed;
+}
+async function pack(text) {
   const bytes = await pipe(new TextEncoder().encode(text), new CompressionStream("deflate-raw"));
   return btoa(String.fromCharCode(...bytes)).replaceAll("+", "-").replaceAll("/", "_").replaceAll("=", "");
 }
