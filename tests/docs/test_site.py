@@ -11,7 +11,7 @@ import pytest
 from helpers import AT_NIGHT
 from pages import cards, code, colab, glossary, guess, lecture, links, notebook, search, toy, values
 
-from minivllm.course.playground.build import page_files
+from minivllm.course.playground.texts import files_with_texts
 from minivllm.lab.viz.page.page import WAYS, environment
 
 ROOT = Path(__file__).parents[2]
@@ -58,8 +58,8 @@ def shown(output):
 
 
 def test_the_workbenches_have_the_sites_ways(monkeypatch):
-    """Where its address is known: beside a built playground, or by SITE_URL; else none."""
-    ways = re.findall(r'\("([\w ]+)", "([\w/.]+)"\)', SITE_HEADER.partition("%}")[0])
+    """Links lead there if its address is known: beside a built playground, or by SITE_URL."""
+    ways = re.findall(r'\(_\("([\w ]+)"\), "([\w/.]+)"\)', SITE_HEADER.partition("%}")[0])
     assert {"Learn", "Play", "Read the code"} <= dict(ways).keys()
     assert all(WAYS.get(name) == page for name, page in ways if name != "Glossary")
     assert {"Search", "Get the code"} <= WAYS.keys()
@@ -72,9 +72,9 @@ def test_the_workbenches_have_the_sites_ways(monkeypatch):
     whole = ["index.html", *WAYS.values()]
     assert links("https://example.org/a") == [f"https://example.org/a/{page}" for page in whole]
     monkeypatch.setenv("SITE_URL", "")
-    built = page_files("worker")["index.html"].decode()
+    built = files_with_texts("worker", "en")["index.html"]
     assert all(f'href="../{page}"' in built for page in whole)
-    assert 'class="ways"' not in page_files("local")["index.html"].decode()
+    assert 'class="ways"' not in files_with_texts("local", "en")["index.html"]
 
 
 def test_the_cells_that_run_are_those_of_twelve_notebooks_and_of_the_short_track():

@@ -178,7 +178,7 @@ def test_numbers_of_lectures_are_links_in_chinese():
 def test_links_of_a_sibling_stay_in_its_half(monkeypatch):
     monkeypatch.setattr(language, "FOLDER", "zh/")
     said = {
-        "[09](../09_paged_attention.ipynb)": "[09](09_paged_attention.ipynb)",
+        "[A3](../A3_cpu_kernel.ipynb)": "[A3](A3_cpu_kernel.ipynb)",
         "[here](05_continuous_batching.ipynb#see)": "[here](05_continuous_batching.ipynb#see)",
         "![map](../../diagrams/course_map.svg)": "![map](../diagrams/course_map.svg)",
         "[in English](../README.md)": '<a href="../course.html" lang="en">in English</a>',
@@ -186,7 +186,9 @@ def test_links_of_a_sibling_stay_in_its_half(monkeypatch):
     }
     for text, there in said.items():
         assert language.in_half(text, "") == there
-    assert language.in_half("[a](../../guide/gpu.md)", "../") == "[a](../guide/gpu.md)"
+    assert (
+        language.in_half("[a](../../guide/deployment.md)", "../") == "[a](../guide/deployment.md)"
+    )
     assert language.in_half("[a](../05_x.ipynb)", "../") == "[a](../05_x.ipynb)"
 
 
@@ -195,11 +197,11 @@ def test_a_page_is_its_sibling_where_there_is_one(monkeypatch):
     monkeypatch.setattr(language, "FOLDER", "zh/")
     zh = NOTEBOOKS / "zh"
     assert language.path_of("03_paged_blocks.ipynb") == zh / "03_paged_blocks.ipynb"
-    assert language.path_of("09_paged_attention.ipynb").parent == NOTEBOOKS
+    assert language.path_of("A3_cpu_kernel.ipynb").parent == NOTEBOOKS
     assert language.path_of("guide/glossary.md") == zh / "guide/glossary.md"
     known = ("course.md", "index.md", "code.md", "03_paged_blocks.md", "guide/glossary.md")
     assert all(map(language.is_translated, known))
-    assert not language.is_translated("09_paged_attention.md")
+    assert not language.is_translated("A3_cpu_kernel.md")
     assert not language.is_translated("guide/reference.md")
 
 
