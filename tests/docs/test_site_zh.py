@@ -188,8 +188,6 @@ def test_links_of_a_sibling_stay_in_its_half(monkeypatch):
         assert language.in_half(text, "") == there
     there = "[a](../guide/deployment.md)"
     assert language.in_half("[a](../../guide/deployment.md)", "../") == there
-        language.in_half("[a](../../guide/deployment.md)", "../") == "[a](../guide/deployment.md)"
-    )
     assert language.in_half("[a](../05_x.ipynb)", "../") == "[a](../05_x.ipynb)"
 
 
