@@ -120,7 +120,6 @@ def answers(llm, **kwargs):
 
 
 def test_in_bfloat16_a_tied_head_is_in_pairs_and_there_once(halves):
-    """On a processor that has instructions for pairs; what else is a float, too."""
     if not linear.is_paired(torch.bfloat16):
         pytest.skip("this processor has no instructions for bfloat16")
     llm = make_llm(halves, dtype="bfloat16")
