@@ -283,6 +283,7 @@ def test_the_glass_says_nothing_that_is_not_in_the_catalogue(chromium, glass):
     page.click("#one-step")
     expect(page.locator("#words")).to_contain_text("⟦", timeout=SECONDS)
     page.locator("#talk summary").first.click()
+    page.wait_for_timeout(500)  # the step's picture may still be on its way, with answers
     page.evaluate(
         "document.querySelectorAll('#talk .prompt, #talk .prompt ~ p').forEach(p => p.remove())"
     )
