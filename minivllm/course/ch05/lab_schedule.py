@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 from minivllm.course.asking.answers import is_whole
 from minivllm.course.grading.drawn_steps import drawn_steps
-from minivllm.course.grading.function_lab import FunctionLab, WrongEntry, call, share_of
+from minivllm.course.grading.function_lab import FunctionLab, WrongEntry, call
 from minivllm.course.grading.recorded_steps import RecordedStep, recorded_steps
 from minivllm.course.grading.run import Fault
 from minivllm.lab.translation import translated
@@ -64,10 +64,6 @@ def check_schedule(function: Callable, seed: int) -> str:
     if seed:
         return f"equal to the engine's own plan in {number} drawn steps"
     return f"equal to vLLM's own plan in {number} recorded steps"
-
-
-def share_of_schedule(function: Callable, seed: int) -> tuple[int, int]:
-    return share_of(_check_step, function, _steps(seed))
 
 
 def _steps(seed: int) -> Iterator[RecordedStep]:
@@ -142,5 +138,5 @@ LAB = FunctionLab(
     "Write the scheduler's plan of one step.",
     "Blocks of a running request: those for all tokens after the step, less those it has already.",
     difficulty=3, minutes=30, stub=my_schedule, check=check_schedule,
-    share=share_of_schedule,
+    steps=_steps, check_step=_check_step,
 )  # fmt: skip

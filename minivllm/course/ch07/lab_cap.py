@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 from minivllm.course.asking.answers import is_whole
 from minivllm.course.grading.drawn_steps import drawn_steps
-from minivllm.course.grading.function_lab import FunctionLab, WrongEntry, call, share_of
+from minivllm.course.grading.function_lab import FunctionLab, WrongEntry, call
 from minivllm.course.grading.recorded_steps import RecordedStep, recorded_steps
 from minivllm.course.grading.run import Fault
 
@@ -36,10 +36,6 @@ def check_cap(function: Callable, seed: int) -> str:
     _check_number(function, 9, 20, {"long_prefill_token_threshold": 0, "num_requests": 5}, 9)
     who = "the engine" if seed else "vLLM"
     return f"equal to what {who} scheduled {calls} times under a threshold"
-
-
-def share_of_cap(function: Callable, seed: int) -> tuple[int, int]:
-    return share_of(_check_step, function, _steps(seed))
 
 
 def _steps(seed: int) -> Iterator[RecordedStep]:
@@ -87,5 +83,6 @@ LAB = FunctionLab(
     "07",
     "Write the rule that cuts prompts into chunks.",
     "Two limits; the second one holds only while other requests are there.",
-    difficulty=1, minutes=10, stub=my_cap, check=check_cap, share=share_of_cap,
+    difficulty=1, minutes=10, stub=my_cap, check=check_cap,
+    steps=_steps, check_step=_check_step,
 )  # fmt: skip

@@ -61,21 +61,6 @@ def call(function: Callable, *args, **kwargs) -> Any:
         raise Fault(describe_error(error)) from error
 
 
-def share_of(check: Callable, function: Callable, steps: Iterable) -> tuple[int, int]:
-    """Count the steps at which the reader's function is right, and all of them.
-
-    Args:
-        check: called with the function and a step; raises ``Fault`` unless it is right there.
-    """
-    equal = total = 0
-    for step in steps:
-        total += 1
-        with suppress(Fault):
-            check(function, step)
-            equal += 1
-    return equal, total
-
-
 def check_tensor(
     where: str, function: Callable, args: tuple, right, explain: Callable[[Any, int], str]
 ) -> None:
@@ -126,8 +111,8 @@ class FunctionLab:
         stub: the function to begin with; its docstring is the specification.
         check: called with a function and a seed; raises ``Fault`` unless the function is right;
             returns what it was held to, alone or as ``Passed`` with a figure.
-        share: called as ``check``; how many of the steps that it is held to are equal, and how many
-            there are. None: it is not held to steps.
+        steps: called with a seed; the steps that it is held to. None: it is not held to steps.
+        check_step: called with a function and a step; raises ``Fault`` unless it is right there.
         solution_module: that of a solution which needs what the other labs do not; else it is
             beside the stub.
     """
@@ -139,7 +124,8 @@ class FunctionLab:
     minutes: int
     stub: Callable
     check: Callable[[Callable, int], str | Passed]
-    share: Callable[[Callable, int], tuple[int, int]] | None = None
+    steps: Callable[[int], Iterable] | None = None
+    check_step: Callable[[Callable, Any], None] | None = None
     solution_module: str = ""
     _misses: list[str] = field(default_factory=list)
 
@@ -179,6 +165,23 @@ class FunctionLab:
             return Verdict(self.name, "FAILED", translated("{}.").format(fault), fault.figure)
         passed = found if isinstance(found, Passed) else Passed(found)
         return Verdict(self.name, "passed", passed.text, passed.figure)
+
+    def share(self, function: Callable, seed: int) -> tuple[int, int]:
+        """Count the steps at which the reader's function is right, and all of them.
+
+        Raises:
+            NotImplementedError: if nothing is written yet.
+        """
+        assert self.steps is not None, "it is held to steps"
+        assert self.check_step is not None, "it is held to steps"
+        equal = 0
+        total = 0
+        for step in self.steps(seed):
+            total += 1
+            with suppress(Fault):
+                self.check_step(function, step)
+                equal += 1
+        return equal, total
 
     def grade(self, function: Any, seed: int = 0) -> None:
         """Print what the check says of this function, on the inputs of this seed."""

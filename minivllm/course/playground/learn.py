@@ -122,7 +122,7 @@ def grade_lab(name: str, source: str, seed: int = 0, kept: str = "") -> dict[str
     _take(kept)
     graded = _graded(lambda: asked.grade(function, seed))
     graded["right"] = _is_right()
-    if asked.share is not None:
+    if asked.steps is not None:
         with suppress(NotImplementedError), redirect_stdout(Printed()):
             graded["equal"] = asked.share(function, seed)
     return {**graded, "file": format_progress(read_progress())}
