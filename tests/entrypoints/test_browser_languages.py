@@ -3,14 +3,12 @@
 import re
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import pytest
 from axe import serious
+from playground_server import serving_playground
 from pseudo_language import OUTSIDE, pseudo_package
-
-from minivllm.course.playground.server import PlaygroundServer
 
 pytestmark = pytest.mark.browser
 SECONDS = 30_000  # milliseconds
@@ -112,13 +110,8 @@ def test_labs_quiz_and_exercises_are_asked_and_graded_in_the_language(bracketed)
 @pytest.fixture(scope="module")
 def local():
     """A playground that is served from here, in the languages that there are."""
-    server = PlaygroundServer(0)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    yield server
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    with serving_playground() as server:
+        yield server
 
 
 def test_the_switch_keeps_what_the_reader_has_set(chromium, local):

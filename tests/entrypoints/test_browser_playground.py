@@ -1,18 +1,17 @@
 """The playground in a real browser, with Pyodide from npm: ``pytest -m browser``. Needs npm."""
 
 import re
-import threading
 import time
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
 from axe import serious
+from playground_server import serving_playground
 from static_site import serving_folder
 
 from minivllm.course.playground.build import build
 from minivllm.course.playground.presets import PRESETS
-from minivllm.course.playground.server import PlaygroundServer
 
 pytestmark = pytest.mark.browser
 WIDTHS = (400, 800, 1180, 1440, 1920)
@@ -473,24 +472,21 @@ def test_the_lab_the_quiz_and_an_exercise(play):
 
 
 def test_the_local_python_takes_the_workers_place(chromium):
-    server = PlaygroundServer(0)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    page = chromium.new_page(viewport={"width": 1180, "height": 900})
-    page.goto(server.url)
-    all_settings(page)
-    page.fill("#settings [data-key=num_requests]", "5")
-    page.press("#settings [data-key=num_requests]", "Enter")
-    label = re.compile("5 requests")
-    expect(page.locator("#chart svg.rows")).to_have_attribute("aria-label", label, timeout=SECONDS)
-    write_policy(page, "def key(self, request):\n        while True: pass")
-    page.click("#stop")
-    expect(page.locator("#error")).to_contain_text("Stopped.", timeout=SECONDS)
-    write_policy(page, "def key(self, request): return 1 / 0")
-    expect(page.locator("#policy .said")).to_have_text(
-        "Line 3: ZeroDivisionError: division by zero", timeout=SECONDS
-    )
-    page.close()
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    with serving_playground() as server:
+        page = chromium.new_page(viewport={"width": 1180, "height": 900})
+        page.goto(server.url)
+        all_settings(page)
+        page.fill("#settings [data-key=num_requests]", "5")
+        page.press("#settings [data-key=num_requests]", "Enter")
+        label = re.compile("5 requests")
+        expect(page.locator("#chart svg.rows")).to_have_attribute(
+            "aria-label", label, timeout=SECONDS
+        )
+        write_policy(page, "def key(self, request):\n        while True: pass")
+        page.click("#stop")
+        expect(page.locator("#error")).to_contain_text("Stopped.", timeout=SECONDS)
+        write_policy(page, "def key(self, request): return 1 / 0")
+        expect(page.locator("#policy .said")).to_have_text(
+            "Line 3: ZeroDivisionError: division by zero", timeout=SECONDS
+        )
+        page.close()

@@ -9,9 +9,9 @@ from contextlib import contextmanager
 
 import pytest
 from http_server import serving
+from playground_server import serving_playground
 from traced_runs import crowd
 
-from minivllm.course.playground.server import PlaygroundServer
 from minivllm.viz import save_html
 from minivllm.xray import report
 from minivllm.xray.command import write_pages
@@ -74,15 +74,10 @@ def glass(chromium):
 
 @contextmanager
 def playground(chromium):
-    server = PlaygroundServer(0)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    view = open_at(chromium, server.url)
-    yield view
-    view.close()
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    with serving_playground() as server:
+        view = open_at(chromium, server.url)
+        yield view
+        view.close()
 
 
 def open_at(chromium, address):

@@ -6,15 +6,14 @@ import re
 import subprocess
 import sys
 from http.client import HTTPConnection
-from threading import Thread
 
 import polib
 import pytest
+from playground_server import serving_playground
 from pseudo_language import PACKAGE
 from typer.testing import CliRunner
 
 from minivllm.cli import app
-from minivllm.course.playground.server import PlaygroundServer
 from minivllm.course.playground.texts import SCRIPTS, own_files
 from minivllm.lab.sim import dry_run
 from minivllm.lab.translation.catalogue import KEPT, LOCALE, PAGES
@@ -145,12 +144,8 @@ def test_the_pages_scripts_are_those_whose_words_it_has():
 
 @pytest.fixture(scope="module")
 def server():
-    with PlaygroundServer(0) as server:
-        thread = Thread(target=server.serve_forever, daemon=True)
-        thread.start()
+    with serving_playground() as server:
         yield server
-        server.shutdown()
-    thread.join()
 
 
 def get(server, path, body=None):

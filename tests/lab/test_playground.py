@@ -12,6 +12,7 @@ import threading
 import zipfile
 
 import pytest
+from playground_server import serving_playground
 
 from minivllm.course.ch05.lab_schedule import schedule
 from minivllm.course.playground import learn
@@ -382,13 +383,8 @@ def test_the_zip_is_enough_and_has_no_weights(tmp_path):
 
 @pytest.fixture(scope="module")
 def server():
-    server = PlaygroundServer(0)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    yield server
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    with serving_playground() as server:
+        yield server
 
 
 def post(server, path, body, **headers):
