@@ -25,7 +25,7 @@ from minivllm.course.grading.verdicts import (
 from minivllm.kv.block_table import BlockTable
 from minivllm.kv.manager import KVCacheManager
 from minivllm.kv.prefix_cache import PrefixCache
-from minivllm.lab.translation import translated
+from minivllm.lab.viz.draw.wording import sentence
 from minivllm.utils.validation import check
 
 BASES = {"pool": KVCacheManager, "table": BlockTable, "cache": PrefixCache}
@@ -62,7 +62,7 @@ def _judge_pool(pieces: Pieces) -> Verdict:
     try:
         num_equal = compare_recordings(manager_cls, with_cache=False)
     except Fault as fault:
-        return Verdict("recordings", "FAILED", translated("{}.").format(fault))
+        return Verdict("recordings", "FAILED", sentence(fault))
     text = f"{verdict.text}, and equal to {num_equal} recordings of vLLM without a cache"
     return Verdict("first step", "passed", text)
 

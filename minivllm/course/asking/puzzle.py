@@ -11,6 +11,7 @@ from minivllm.course.asking.exercise import Exercise
 from minivllm.course.asking.requests import make_request
 from minivllm.lab.sim import dry_run
 from minivllm.lab.translation import translated
+from minivllm.lab.viz.draw.wording import sentence
 from minivllm.lab.viz.model.timeline_model import read_history
 from minivllm.scheduling.policies import SchedulingPolicy
 from minivllm.trace import Trace
@@ -146,5 +147,5 @@ class Puzzle(Exercise):
             if reached[name] > most
         ]
         if told:
-            raise NotYet(translated("{}.").format(translated("; ").join(told)))
+            raise NotYet(sentence(translated("; ").join(told)))
         return f"{', '.join(f'{name} {value:.4g}' for name, value in reached.items())}."

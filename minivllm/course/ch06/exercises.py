@@ -11,6 +11,7 @@ from minivllm.course.asking.puzzle import Puzzle, measure
 from minivllm.course.asking.requests import make_request
 from minivllm.lab.sim import dry_run
 from minivllm.lab.translation import translated
+from minivllm.lab.viz.draw.wording import sentence
 from minivllm.scheduling.policies import SchedulingPolicy
 from minivllm.trace import Trace
 from minivllm.trace.records import Preempted
@@ -117,7 +118,7 @@ def _check_victim(answer, right, policy, block_size, num_free_blocks, running) -
         chosen = _named_victim(list(got), right, policy, running)
         full = f"the blocks of {', '.join(needs)} are full and {num_free_blocks} are free"
         told = translated("; ").join([chosen + full, rule])
-        raise NotYet(translated("{}.").format(told))
+        raise NotYet(sentence(told))
     return f"it computes {running[right[0]][0]} tokens again when it comes back."
 
 

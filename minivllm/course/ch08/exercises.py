@@ -11,6 +11,7 @@ from minivllm.course.asking.requests import make_request
 from minivllm.lab.sim import dry_run
 from minivllm.lab.sim.prefix_hits import prefix_hits
 from minivllm.lab.translation import translated
+from minivllm.lab.viz.draw.wording import sentence
 from minivllm.scheduling.policies import SchedulingPolicy
 
 # -- core: what is found -----------------------------------------------------------------------
@@ -190,7 +191,7 @@ def _check_eviction(answer, block_size, num_blocks, prompts) -> str:
                 f"the {ordinal(i)} prompt: {mine} tokens were known, but the pool has "
                 f"{num_blocks - 1} usable blocks, and what came since took some of them"
             )
-            raise NotYet(translated("{}.").format(taken), f"{taken}: {theirs} are left.")
+            raise NotYet(sentence(taken), f"{taken}: {theirs} are left.")
         where = f"the {ordinal(i)} prompt: "
         mistakes = {
             "only full blocks are found, of block_size tokens.": mine

@@ -22,8 +22,7 @@ from minivllm.course.grading.milestones import note_passed
 from minivllm.course.grading.run import Fault, describe_error
 from minivllm.course.grading.stubs import stub_source
 from minivllm.course.grading.verdicts import Verdict
-from minivllm.lab.translation import translated
-from minivllm.lab.viz.draw.wording import wrap
+from minivllm.lab.viz.draw.wording import sentence, wrap
 from minivllm.utils.validation import check as validate
 from minivllm.utils.validation import is_int
 
@@ -160,9 +159,9 @@ class FunctionLab:
             if text in self._misses:
                 text += f"; {wrong.value} is right"
             self._misses.append(str(wrong))
-            return Verdict(self.name, "FAILED", translated("{}.").format(text), wrong.figure)
+            return Verdict(self.name, "FAILED", sentence(text), wrong.figure)
         except Fault as fault:
-            return Verdict(self.name, "FAILED", translated("{}.").format(fault), fault.figure)
+            return Verdict(self.name, "FAILED", sentence(fault), fault.figure)
         passed = found if isinstance(found, Passed) else Passed(found)
         return Verdict(self.name, "passed", passed.text, passed.figure)
 

@@ -14,7 +14,7 @@ from minivllm.kv.manager import KVCacheManager
 from minivllm.lab.sim.recordings import GOLDEN, load_recording
 from minivllm.lab.sim.replay import replay_steps
 from minivllm.lab.translation import translated
-from minivllm.lab.viz.draw.wording import pad
+from minivllm.lab.viz.draw.wording import pad, sentence
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ def verdicts(manager_cls: type[KVCacheManager], seed: int = 0) -> Iterator[Verdi
             try:
                 yield Verdict(name, "passed", check(manager_cls, seed))
             except Fault as fault:
-                failed = Verdict(name, "FAILED", translated("{}.").format(fault))
+                failed = Verdict(name, "FAILED", sentence(fault))
                 yield failed
         elif name not in SMALL:
             yield Verdict(name, "not run", f"first mend what {failed.check!r} found")

@@ -40,6 +40,11 @@ def shorten(text: str, length: int) -> str:
     return text + "…"
 
 
+def sentence(told: object) -> str:
+    """A text with the full stop of the language."""
+    return translated("{}.").format(told)
+
+
 def sentences(*told: str) -> str:
     """Texts one after the other, with a blank between them but after wide marks."""
     return _BLANK_AFTER_MARK.sub("", " ".join(filter(None, told)))

@@ -19,7 +19,7 @@ from minivllm.lab.viz.draw.figure import Figure
 from minivllm.lab.viz.draw.layout import MARGIN
 from minivllm.lab.viz.draw.palette import owners_of
 from minivllm.lab.viz.draw.svg import Drawing
-from minivllm.lab.viz.draw.wording import listing
+from minivllm.lab.viz.draw.wording import listing, sentence
 from minivllm.lab.viz.figures.block_grid import block_grid
 from minivllm.lab.viz.figures.block_table import block_table
 from minivllm.lab.viz.figures.filmstrip import eventful_steps, filmstrip
@@ -139,7 +139,7 @@ class Stepper:
             for name, queue in queues.items()
             if queue
         )
-        return " ".join(translated("#.").replace("#", each) for each in told)
+        return " ".join(sentence(each) for each in told)
 
     def _items(self, frame: StepFrame) -> str:
         """ "Encoder cache: cat (A and B), dog."; "" if it is empty."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from minivllm.lab.translation import translated
 from minivllm.lab.viz.draw.palette import Owner
-from minivllm.lab.viz.draw.wording import block_list, count, listing, token_label
+from minivllm.lab.viz.draw.wording import block_list, count, listing, sentence, token_label
 from minivllm.trace.records import (
     BlockCopied,
     BlockForgotten,
@@ -233,7 +233,7 @@ class Narration:
         for reason, ended in self._ends.items():
             clauses += _ends(reason, ended)
         told = translated("; ").join(filter(None, clauses))
-        return told and translated("#.").replace("#", f"{told[0].upper()}{told[1:]}", 1)
+        return told and sentence(f"{told[0].upper()}{told[1:]}")
 
     def _note_swap(self, verb: str, seq_id: str, block_ids: Ids, group: int, end: str = "") -> None:
         """Tell it in one clause, also of several KV cache groups."""
