@@ -434,7 +434,8 @@ def _has_outputs_of(made: NotebookNode, there: NotebookNode) -> bool:
     if not any(cell.outputs for cell in old):
         return False
     for cell, run in zip(cells, old, strict=True):
-        cell.outputs, cell.execution_count = run.outputs, run.execution_count
+        cell.outputs = run.outputs
+        cell.execution_count = run.execution_count
     return True
 
 

@@ -89,7 +89,10 @@ def has_words(text: str) -> bool:
 def texts(source: str) -> Iterator[Text]:
     """Yield the messages of a page, in their order."""
     lines = source.splitlines()
-    block, section, row, tag = 0, "", range(0), ""
+    block = 0
+    section = ""
+    row = range(0)
+    tag = ""
     for token in _MARKDOWN.parse(source):
         if token.map is None:
             continue

@@ -44,7 +44,7 @@ def path_of(uri: str) -> Path:
 
 
 def is_translated(uri: str) -> bool:
-    """Whether a page is in this language: it has a sibling, or is made of messages alone."""
+    """True for a page in this language: it has a sibling, or is made of messages alone."""
     source = uri.replace("course.md", "README.md").removesuffix(".md")
     paths = [NOTEBOOKS / f"{source}{suffix}" for suffix in (".ipynb", ".md")]
     english = next(filter(Path.exists, paths), None)
@@ -57,7 +57,8 @@ def text_of(uri: str) -> str:
     So links that lead up out of its folder stay in the half, and its sections have the anchors of
     the English ones.
     """
-    path, english = path_of(uri), NOTEBOOKS / uri
+    path = path_of(uri)
+    english = NOTEBOOKS / uri
     text = markdown_of(path)
     if path == english:
         return text

@@ -16,7 +16,7 @@ from jinja2 import FileSystemLoader
 from minivllm.course.playground.begin import begin, questions
 from minivllm.lab.translation.catalogue import languages
 from minivllm.lab.translation.importing import current_language
-from minivllm.lab.viz.page.page import environment
+from minivllm.lab.viz.page.page import environment, words_script
 from minivllm.utils.validation import check, is_one_of
 
 PAGE = Path(__file__).parent / "page"
@@ -76,16 +76,17 @@ def own_files(engine: str) -> dict[str, str]:
     language = current_language()
     folder = "" if language == "en" else f"{language}/"
     jinja = environment(FileSystemLoader(PAGE))
+    if engine == "worker":
+        jinja.globals["site"] = f"../{folder}"
     others = [
         {"language": other, "page": page_of(other), "name": NAMES.get(other, other)}
         for other in known_languages()
         if other != language
     ]
     page = jinja.get_template("index.html")
-    site = {"site": f"../{folder}"} if engine == "worker" else {}
-    files = {page_of(language): page.render(engine=engine, folder=folder, others=others, **site)}
+    files = {page_of(language): page.render(engine=engine, folder=folder, others=others)}
     for name, content in (("begin", begin()), ("questions", questions())):
         files[f"{folder}{name}.json"] = json.dumps(content, separators=(",", ":"))
     if folder:
-        files[f"{folder}words.js"] = jinja.globals["words"](*SCRIPTS)
+        files[f"{folder}words.js"] = words_script(jinja, map(jinja.globals["raw"], SCRIPTS))
     return files

@@ -94,11 +94,11 @@ def micro_kernel(num_rows: int, num_vectors: int):
 def _add_product(builder, total, number, row):
     """Add ``number * row``; of pairs, both products."""
     if number.type == _WORDS:
-        return _in_bfloat16(builder, "dpbf16ps", _VECTOR, total, number, row)
+        return _in_bfloat16(builder, "dpbf16ps", result=_VECTOR, values=[total, number, row])
     return builder.fadd(builder.fmul(number, row, flags=_FUSED), total, flags=_FUSED)
 
 
-def _in_bfloat16(builder, name, result, *values):
+def _in_bfloat16(builder, name, result, values):
     """An instruction of AVX512-BF16."""
     kind = ir.FunctionType(result, [value.type for value in values])
     name = f"llvm.x86.avx512bf16.{name}.512"
@@ -263,7 +263,8 @@ def _words(number):
 def store(builder, vector, at, dtype=types.float32):
     """Store a vector of float32, or round it to bfloat16."""
     if dtype == types.uint16:
-        vector = _in_bfloat16(builder, "cvtneps2bf16", ir.VectorType(ir.IntType(16), WIDTH), vector)
+        short = ir.VectorType(ir.IntType(16), WIDTH)
+        vector = _in_bfloat16(builder, "cvtneps2bf16", result=short, values=[vector])
     builder.store(vector, builder.bitcast(at, vector.type.as_pointer()), align=2)
 
 
